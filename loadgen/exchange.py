@@ -1,0 +1,161 @@
+"""What one request saw, and every metric that is computed from it.
+
+All metric definitions stand in this file and nowhere else. One request has one origin, the instant it was
+*due*; a client that falls behind, or a cap that holds it back, makes its latency longer, never its start later
+(coordinated omission, G. Tene, "How NOT to measure latency", 2013).
+
+    due ──► ready ──► sent ──────────► first ── … ── last ──► ended
+     │        │         │               chunk        chunk     stream closed
+     │        │         └ the request's bytes were handed to the socket
+     │        └ allowed to leave: `due`, or later where `limits.max_concurrency` held it back
+     └ where the schedule put it
+
+    lateness      sent - due
+    lag           sent - ready                      the client's own share of the lateness
+    ttft          first - due
+    ttft_service  first - sent                      what most other tools print as TTFT
+    tpot          (last - first) / (tokens at last - tokens at first)
+    itl           gaps between chunks, in seconds a token (see `Exchange.itl`)
+    e2e           last - due
+
+Instants are seconds on the driver's monotonic clock, durations are seconds. A request that failed keeps its
+lateness and has no latencies; it stays in every count.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+ItlRule = Literal["spread", "chunk"]
+
+
+class Outcome(StrEnum):
+    """How a request ended. Every scheduled request ends in exactly one of these.
+
+    `OK` and `DROPPED` (the cap was reached and `limits.overflow = "drop"`) are not faults; all others are.
+    """
+
+    OPEN = "open"
+    OK = "ok"
+    DROPPED = "dropped"
+    CONNECT = "connect"  # no connection could be made
+    TIMEOUT = "timeout"  # one of the limits.timeout_* passed
+    STATUS = "status"  # an HTTP status other than 200
+    PROTOCOL = "protocol"  # bytes that are no HTTP, no event stream, no JSON, or not this API
+    TRUNCATED = "truncated"  # the stream stopped before its end mark
+    SERVER_ERROR = "server_error"  # an error object inside a 200
+    TOKEN_MISMATCH = "token_mismatch"  # other than the number of tokens asked for, or counts that contradict
+    CANCELLED = "cancelled"  # still open when the run was stopped
+
+
+class Fault(Exception):
+    """Why a request failed. Clients raise it, the driver notes it on the exchange and goes on."""
+
+    def __init__(self, kind: Outcome, detail: str) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt and how much output to ask for.
+
+    `input_ids` are token ids, so that its length is exact; `output_len` is in tokens.
+    """
+
+    index: int
+    input_ids: Sequence[int]
+    output_len: int
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request from the instant it was due to the end of its answer.
+
+    `at` and `tokens` have one entry for each chunk that brought output: when it was read, and the output tokens
+    received so far, that chunk's included. `input_tokens`, `output_tokens` and `cached_tokens` are the server's
+    own counts, None where it gave none.
+    """
+
+    request: Request
+    due: float
+    ready: float | None = None
+    sent: float | None = None
+    at: array[float] = field(default_factory=lambda: array("d"))
+    tokens: array[int] = field(default_factory=lambda: array("q"))
+    ended: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    outcome: Outcome = Outcome.OPEN
+    detail: str = ""
+
+    def chunk(self, at: float, tokens: int) -> None:
+        """Note that output was read at `at` and `tokens` output tokens have now come in all."""
+        self.at.append(at)
+        self.tokens.append(tokens)
+
+    def settle(self, total: int) -> None:
+        """Deal `total` output tokens evenly over the chunks, for a server that counts only at the end."""
+        chunks = len(self.tokens)
+        self.tokens = array("q", (total * (i + 1) // chunks for i in range(chunks)))
+
+    @property
+    def answered(self) -> bool:
+        """Ended well and brought output: only then are there latencies."""
+        return self.outcome is Outcome.OK and len(self.at) > 0
+
+    @property
+    def first(self) -> float | None:
+        return self.at[0] if self.at else None
+
+    @property
+    def last(self) -> float | None:
+        return self.at[-1] if self.at else None
+
+    @property
+    def lateness(self) -> float | None:
+        return None if self.sent is None else self.sent - self.due
+
+    @property
+    def lag(self) -> float | None:
+        return None if self.sent is None or self.ready is None else self.sent - self.ready
+
+    @property
+    def ttft(self) -> float | None:
+        return self.at[0] - self.due if self.answered else None
+
+    @property
+    def ttft_service(self) -> float | None:
+        return self.at[0] - self.sent if self.answered and self.sent is not None else None
+
+    @property
+    def e2e(self) -> float | None:
+        return self.at[-1] - self.due if self.answered else None
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds a token after the first chunk; None for an answer of one chunk."""
+        if not self.answered or (after_first := self.tokens[-1] - self.tokens[0]) == 0:
+            return None
+        return (self.at[-1] - self.at[0]) / after_first
+
+    def itl(self, rule: ItlRule = "spread") -> NDArray[np.float64]:
+        """Inter-token latencies in seconds; empty unless the request ended well.
+
+        `spread`: a gap before a chunk of n tokens counts as n latencies of gap/n, so that their sum is last - first
+        and a server that sends tokens in bundles is not called slower than it is. `chunk`: one latency, the whole
+        gap, for each chunk: what a reader of the stream waited for.
+        """
+        if not self.answered:
+            return np.empty(0)
+        at, tokens = np.frombuffer(self.at), np.frombuffer(self.tokens, dtype=np.int64)
+        brought = np.diff(tokens, prepend=0) > 0
+        gaps, n = np.diff(at[brought]), np.diff(tokens[brought])
+        return gaps if rule == "chunk" else np.repeat(gaps / n, n)
