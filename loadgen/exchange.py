@@ -87,8 +87,8 @@ class Exchange:
     due: float
     ready: float | None = None
     sent: float | None = None
-    at: array[float] = field(default_factory=lambda: array("d"))
-    tokens: array[int] = field(default_factory=lambda: array("q"))
+    at: "array[float]" = field(default_factory=lambda: array("d"))
+    tokens: "array[int]" = field(default_factory=lambda: array("q"))
     ended: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
