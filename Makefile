@@ -28,3 +28,41 @@ $(DEV): requirements-dev.lock $(CORE)
 
 .PHONY: setup
 setup: $(CORE) ## make .venv from the lock file
+
+.PHONY: scenario
+scenario: $(CORE) ## run a scenario: make scenario NAME=burst [TARGET=URL] [SEED=1] [SET="arrivals.rate=8 …"] [OUT=folder]
+	@test -n "$(NAME)" || { echo "say which scenario: make scenario NAME=burst. There are:" >&2; $(BIN)/loadgen scenarios >&2; exit 2; }
+	@$(BIN)/loadgen run $(NAME) $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED)) $(foreach set,$(SET),--set '$(set)') $(if $(OUT),--out $(OUT))
+
+.PHONY: scenarios
+scenarios: $(CORE) ## list the scenarios, each with its question
+	@$(BIN)/loadgen scenarios
+
+.PHONY: test
+test: $(DEV) ## the fast tests, under two minutes
+	@$(BIN)/pytest
+
+.PHONY: check
+check: $(DEV) ## format, lint, types, import contracts
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: $(DEV) ## format and mend what the linter can
+	@$(BIN)/ruff format
+	@$(BIN)/ruff check --fix
+
+.PHONY: schema
+schema: $(CORE) ## write scenarios/scenario.schema.json from the models
+	@$(BIN)/loadgen scenarios schema > scenarios/scenario.schema.json
+
+.PHONY: lock
+lock: ## pin the newest versions that fit (needs uv)
+	uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate pyproject.toml --group build -o requirements.lock
+	uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
+
+.PHONY: clean
+clean: ## remove .venv and caches; records in runs/ stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

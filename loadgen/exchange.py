@@ -33,6 +33,9 @@ from numpy.typing import NDArray
 
 ItlRule = Literal["spread", "chunk"]
 
+METRICS = ("ttft", "ttft_service", "tpot", "itl", "e2e", "lateness")
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+
 
 class Outcome(StrEnum):
     """How a request ended. Every scheduled request ends in exactly one of these.

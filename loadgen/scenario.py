@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from loadgen import arrivals, workload
-from loadgen.exchange import ItlRule
+from loadgen.exchange import METRICS, QUANTILES, ItlRule
 
 
 def _bare(unit: str) -> BeforeValidator:
@@ -34,8 +34,7 @@ Rate = Annotated[
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
-METRICS = ("ttft", "ttft_service", "tpot", "itl", "e2e", "lateness")
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p999", "max")
+STATISTICS = ("mean", *QUANTILES, "max")
 
 
 class Table(BaseModel):
@@ -213,8 +212,8 @@ class Measure(Table):
     warmup: Annotated[int, Field(ge=0)] = Field(4, description="requests sent before the clock starts, never counted")
     flush_cache: bool = Field(True, description="empty the server's prefix cache before the clock starts")
     itl_rule: ItlRule = Field("spread", description="a gap before n tokens: n latencies of gap/n, or one")
-    quantiles: list[Annotated[float, Field(gt=0, lt=100)]] = Field(
-        [50, 90, 95, 99], min_length=1, description="percentiles to print; each needs enough samples"
+    quantiles: list[Literal["p50", "p90", "p95", "p99", "p999"]] = Field(
+        ["p50", "p90", "p95", "p99"], min_length=1, description="what to print; each needs enough samples"
     )
     max_fault_share: Share = Field(0.01, description="share of faults above which the run is INVALID")
     poll_interval: Seconds = Field(1.0, description="seconds between looks at the server's and the client's load")

@@ -1,0 +1,42 @@
+"""The card of a run: the few facts without which a figure means nothing, in fixed keys.
+
+Times are means in seconds but `itl_p95`; throughput is output tokens per second. A field that this mode or this server
+has no figure for is null: a figure of one mode is never offered as a statement on the other.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def card_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The card, from a record (`data` is record.json)."""
+    scenario, server, metrics = data["scenario"], data["target"]["server"], data["metrics"]
+    chunk = server.get("chunked_prefill_size")
+    return {
+        "mode": data["mode"],
+        "batching_mode": "continuous",
+        "arrival_pattern": scenario["arrivals"]["kind"],
+        "concurrency": {
+            "max_running_requests": server.get("effective_max_running_requests") or server.get("max_running_requests"),
+            "max_concurrency": scenario["limits"]["max_concurrency"],
+        },
+        "batch_tokens": {"max_prefill_tokens": server.get("max_prefill_tokens")},
+        "chunked_prefill": {"enabled": None if chunk is None else chunk > 0, "chunked_prefill_size": chunk},
+        "workload": {
+            "input_len": _length(scenario["workload"]["input_len"]),
+            "output_len": _length(scenario["workload"]["output_len"]),
+            "num_prompts": scenario["workload"]["num_prompts"],
+        },
+        "perf": {
+            "ttft": metrics["ttft"]["mean"],
+            "tpot": metrics["tpot"]["mean"],
+            "itl_p95": metrics["itl"]["p95"],
+            "throughput": data["throughput"]["output_tokens_per_s"],
+        },
+        "memory": {"offline_peak": None, "serving_kv_pool": server.get("max_total_num_tokens")},
+        "path": {"resolved_backend": server.get("attention_backend")},
+    }
+
+
+def _length(length: Mapping[str, Any]) -> Any:
+    return length["value"] if length["kind"] == "constant" else dict(length)

@@ -1,0 +1,203 @@
+"""The command line. Heavy things are imported where they are used: `loadgen --help` answers at once.
+
+Exit codes: 0 fine, 1 an SLO was missed, 2 wrong use, 3 the run is INVALID, 4 the target failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import loadgen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loadgen.exchange import Exchange
+    from loadgen.record import Record
+    from loadgen.scenario import Scenario
+
+SLO_MISSED, WRONG_USE, INVALID, TARGET_FAILED, INTERRUPTED = 1, 2, 3, 4, 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(loadgen.__version__)
+def main() -> None:
+    """Drives LLM servers with the arrival pattern you ask for, and says what that pattern cost."""
+
+
+@main.command()
+@click.argument("scenario")
+@click.option("--target", help="simulator, or the URL of a running server; by default the scenario's.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key: --set arrivals.rate=8")
+@click.option("--seed", default=0, show_default=True, help="Of the schedule and the prompts.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the record; by default a new one in runs/.")
+@click.option("--json", "as_json", is_flag=True, help="Print record.json and nothing else on stdout.")
+@click.option("--quiet", is_flag=True, help="Print only the verdict, the reasons and where the record is.")
+@click.option("--request-rate", help="As in bench_serving: arrivals.rate, in requests per second.")
+@click.option("--max-concurrency", help="As in bench_serving: limits.max_concurrency.")
+@click.option("--num-prompts", help="As in bench_serving: workload.num_prompts.")
+@click.option("--random-input-len", help="As in bench_serving: workload.input_len, in tokens.")
+@click.option("--random-output-len", help="As in bench_serving: workload.output_len, in tokens.")
+def run(
+    scenario: str,
+    target: str | None,
+    overrides: tuple[str, ...],
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **shorthands: str | None,
+) -> None:
+    """Run SCENARIO, a name in scenarios/ or the path of a .toml file, and leave its record."""
+    keys = {
+        "request_rate": "arrivals.rate",
+        "max_concurrency": "limits.max_concurrency",
+        "num_prompts": "workload.num_prompts",
+        "random_input_len": "workload.input_len",
+        "random_output_len": "workload.output_len",
+    }
+    short = [f"{keys[name]}={value}" for name, value in shorthands.items() if value is not None]
+    checked, name = _load(scenario, [*short, *overrides], target)
+    if seed < 0:
+        _stop(WRONG_USE, f"--seed {seed}: expected a whole number from 0 on")
+    folder = _new_folder(out, name)
+    record = _run(checked, name, seed, folder, show=not (as_json or quiet))
+    _print(record, as_json=as_json, quiet=quiet)
+    sys.exit(_exit_code(record.data))
+
+
+def _run(scenario: Scenario, name: str, seed: int, folder: Path, *, show: bool) -> Record:
+    import asyncio
+    import signal
+
+    import uvloop
+
+    from loadgen.record import Record, RecordError
+    from loadgen.report.progress import progress
+    from loadgen.run import run as run_scenario
+    from loadgen.target import TargetError
+
+    async def until_done(watch: Callable[[Exchange], None]) -> Record:
+        task = asyncio.current_task()
+        assert task is not None
+        # SIGTERM ends a run as Ctrl-C does: what was seen is kept, what was started is ended.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await run_scenario(scenario, name, seed, folder, watch)
+
+    try:
+        with (
+            progress(scenario.workload.num_prompts, show=show) as watch,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            return runner.run(until_done(watch))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        try:
+            _print(Record.read(folder), as_json=False, quiet=not show)
+        except RecordError:
+            click.echo("interrupted before the run began", err=True)
+        sys.exit(INTERRUPTED)
+    except TargetError as error:
+        _stop(TARGET_FAILED, f"{error}")
+    except OSError as error:
+        _stop(INVALID, f"the record in {folder} could not be written: {error.strerror or error}")
+
+
+def _load(scenario: str, overrides: list[str], target: str | None) -> tuple[Scenario, str]:
+    from loadgen.scenario import ScenarioError, find, load
+
+    try:
+        path = find(scenario)
+        return load(path, overrides, target), path.stem
+    except ScenarioError as error:
+        _stop(WRONG_USE, *error.faults)
+
+
+def _new_folder(out: Path | None, name: str) -> Path:
+    import datetime
+
+    if out is None:
+        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S")
+        names = (f"{stamp}-{name}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
+        out = next(folder for text in names if not (folder := Path("runs") / text).exists())
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            _stop(WRONG_USE, f"--out {out}: the folder is not empty; a record is never written over")
+    except OSError as error:
+        _stop(WRONG_USE, f"--out {out}: cannot be made: {error.strerror}")
+    return out
+
+
+def _print(record: Record, *, as_json: bool, quiet: bool) -> None:
+    import json
+
+    from loadgen.report.terminal import console, report, verdict
+
+    if as_json:
+        click.echo(json.dumps(record.data, indent=2))
+        return
+    console().print(verdict(record.data) if quiet else report(record.data))
+    click.echo(f"record      {record.folder}")
+
+
+def _exit_code(data: dict[str, Any]) -> int:
+    if not data.get("verdict", {}).get("valid"):
+        return INVALID
+    return 0 if all(slo["met"] for slo in data["slo"].values()) else SLO_MISSED
+
+
+def _stop(code: int, *lines: str) -> Any:
+    for line in lines:
+        click.echo(line, err=True)
+    sys.exit(code)
+
+
+@main.command()
+@click.argument("record", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print record.json and nothing else on stdout.")
+def report(record: Path, as_json: bool) -> None:
+    """Print the report of a RECORD's folder."""
+    from loadgen.record import Record, RecordError
+
+    try:
+        read = Record.read(record)
+    except RecordError as error:
+        _stop(WRONG_USE, str(error))
+    _print(read, as_json=as_json, quiet=False)
+    sys.exit(_exit_code(read.data))
+
+
+@main.group(invoke_without_command=True)
+@click.pass_context
+def scenarios(context: click.Context) -> None:
+    """List the scenarios, each with the question it answers."""
+    if context.invoked_subcommand is None:
+        from loadgen.scenario import every, question
+
+        found = every()
+        width = max(map(len, found), default=0)
+        for name, path in sorted(found.items()):
+            click.echo(f"{name:<{width}}  {question(path)}")
+
+
+@scenarios.command()
+def schema() -> None:
+    """Print the JSON Schema of a scenario, for editors."""
+    import json
+
+    from loadgen.scenario import Scenario
+
+    click.echo(json.dumps(Scenario.model_json_schema(), indent=2))
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def serve(arguments: tuple[str, ...]) -> None:
+    """Serve the simulator on 127.0.0.1; takes SGLang's own argument names (see serve --help)."""
+    from loadgen.simulator.__main__ import main as serve_simulator
+
+    sys.exit(serve_simulator(list(arguments)))

@@ -1,0 +1,152 @@
+"""The driver: the only place that waits.
+
+Open loop: each request leaves at its own instant, whatever the server does. The pacer sleeps to absolute deadlines,
+so that the time a send takes never adds up, and it sleeps again where a timer woke it early (uvloop's timers are
+rounded to the millisecond). Nothing on the server's side slows the pacer: at `max_concurrency` a request joins a
+queue, and its latency runs on from when it was due, or it is dropped and counted.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from loadgen.exchange import Exchange, Fault, Outcome, Request
+
+
+class Client(Protocol):
+    """To whom the load goes.
+
+    `stream` sends exchange.request, sets exchange.sent, notes the answer's chunks and the server's counts on the
+    exchange, and raises Fault where the request failed. Anything else that it raises is a bug and ends the run.
+    """
+
+    async def stream(self, exchange: Exchange) -> None: ...
+
+
+@dataclass(slots=True)
+class InFlight:
+    """How many requests are on their way, and for how long it was how many. Times are the driver's clock, seconds."""
+
+    cap: int | None
+    now: Callable[[], float]
+    count: int = 0
+    peak: int = 0
+    waiting: deque[Exchange] = field(default_factory=deque)
+    since: float | None = None
+    _at: float = 0.0
+    _seconds: float = 0.0
+    _request_seconds: float = 0.0
+    _seconds_at_cap: float = 0.0
+
+    @property
+    def full(self) -> bool:
+        return self.cap is not None and self.count >= self.cap
+
+    def change(self, by: int) -> None:
+        self.tally()
+        self.count += by
+        self.peak = max(self.peak, self.count)
+
+    def tally(self) -> None:
+        """Bring the integrals up to now."""
+        now = self.now()
+        if self.since is None:
+            self.since = self._at = now
+        self._request_seconds += self.count * (now - self._at)
+        self._seconds_at_cap += (now - self._at) * self.full
+        self._at = now
+
+    @property
+    def mean(self) -> float:
+        """Requests in flight, averaged over time."""
+        return self._request_seconds / span if (span := self._span) else 0.0
+
+    @property
+    def share_at_cap(self) -> float:
+        """The share of the time in which the cap was reached: there the loop is closed."""
+        return self._seconds_at_cap / span if (span := self._span) else 0.0
+
+    @property
+    def _span(self) -> float:
+        return self._at - (self.since or 0.0)
+
+
+class Driver:
+    """Sends requests at their instants and hands each exchange to `ended` when it has ended.
+
+    `now` and the event loop's timers must run on the same clock: time.perf_counter, or a test's virtual one.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        ended: Callable[[Exchange], None],
+        *,
+        max_concurrency: int | None = None,
+        overflow: Literal["queue", "drop"] = "queue",
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._client = client
+        self._ended = ended
+        self._drop = overflow == "drop"
+        self._now = now
+        self.in_flight = InFlight(max_concurrency, now)
+
+    async def run(self, offsets: Iterable[float], requests: Iterable[Request], start: float) -> None:
+        """Send each request at start + its offset; return when all have ended.
+
+        When cancelled, what is still open or waiting ends as `cancelled` before the cancellation goes on.
+        """
+        self.in_flight.tally()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for offset, request in zip(offsets, requests, strict=True):
+                    exchange = Exchange(request, due=start + offset)
+                    await self._sleep_until(exchange.due)
+                    self._dispatch(exchange, tasks)
+        except asyncio.CancelledError:
+            for exchange in self.in_flight.waiting:
+                self._end(exchange, Outcome.CANCELLED, "the run was stopped while it waited for a slot")
+            raise
+        finally:
+            self.in_flight.tally()
+
+    async def _sleep_until(self, due: float) -> None:
+        while (left := due - self._now()) > 0:
+            await asyncio.sleep(left)
+
+    def _dispatch(self, exchange: Exchange, tasks: asyncio.TaskGroup) -> None:
+        exchange.ready = exchange.due
+        if not self.in_flight.full:
+            self._launch(exchange, tasks)
+        elif self._drop:
+            self._end(exchange, Outcome.DROPPED, f"{self.in_flight.count} were in flight")
+        else:
+            self.in_flight.waiting.append(exchange)
+
+    def _launch(self, exchange: Exchange, tasks: asyncio.TaskGroup) -> None:
+        self.in_flight.change(+1)
+        tasks.create_task(self._carry(exchange, tasks))
+
+    async def _carry(self, exchange: Exchange, tasks: asyncio.TaskGroup) -> None:
+        outcome, detail = Outcome.CANCELLED, "still open when the run was stopped"
+        try:
+            await self._client.stream(exchange)
+            outcome, detail = Outcome.OK, ""
+        except Fault as fault:
+            outcome, detail = fault.kind, fault.detail
+        finally:
+            self.in_flight.change(-1)
+            self._end(exchange, outcome, detail)
+        if self.in_flight.waiting:
+            successor = self.in_flight.waiting.popleft()
+            successor.ready = self._now()
+            self._launch(successor, tasks)
+
+    def _end(self, exchange: Exchange, outcome: Outcome, detail: str) -> None:
+        exchange.outcome, exchange.detail = outcome, detail
+        exchange.ended = self._now()
+        self._ended(exchange)

@@ -1,0 +1,237 @@
+"""A run on disk: everything that is said of a run later is computed from this folder.
+
+    record.json      scenario, seed, fingerprints, counts, metrics, verdict …; written when the run begins, marked
+                     incomplete, and again when it ends
+    requests.jsonl   one line a request, appended as it ends, so that a killed run keeps what it saw
+    *.hlog           HDR interval logs of ttft, ttft_service, tpot, itl, e2e and lateness, in µs
+    timeline.jsonl   the client's load and the server's over time
+    server.log       the log of a server that was started for the run
+    card.yaml        the run in the keys of a model-serving card
+
+Seconds everywhere but in the interval logs; instants count from the start of the run.
+"""
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import yaml
+
+from loadgen.driver import InFlight
+from loadgen.exchange import METRICS, QUANTILES, Exchange, ItlRule, Outcome
+from loadgen.histogram import Histogram, IntervalLog
+
+SCHEMA = 1
+
+
+class RecordError(Exception):
+    """A folder that is no record, or one that this version cannot read."""
+
+
+class Recorder:
+    """Writes the record of one run while it happens.
+
+    `head` is what is known before the start: mode, scenario, seed, fingerprints, scheduled, target, environment.
+    """
+
+    def __init__(self, folder: Path, head: Mapping[str, Any], itl_rule: ItlRule) -> None:
+        self.folder, self._itl_rule = folder, itl_rule
+        self._scheduled: int = head["counts"]["scheduled"]
+        self._data: dict[str, Any] = {"schema": SCHEMA, **head}
+        self._outcomes: Counter[Outcome] = Counter()
+        self._tokens = Counter[str]()
+        self._sent: list[tuple[float, float]] = []  # (due, sent), from the start
+        self._last_ended = 0.0
+        self._pending: list[Exchange] = []
+        self._lag = Histogram()
+        self._files = contextlib.ExitStack()
+        self._write("record.json", json.dumps(self._data | {"complete": False}, indent=2))
+
+    def begin(self, start: float, epoch: float) -> None:
+        """The clock starts: `start` on the driver's clock is `epoch` seconds since 1970."""
+        self._start = start
+        self._data["started"] = round(epoch, 6)
+        self._requests = self._append("requests.jsonl")
+        self._timeline = self._append("timeline.jsonl")
+        self._logs = {name: IntervalLog(self._append(f"{name}.hlog"), name.upper(), epoch) for name in METRICS}
+        self._write("record.json", json.dumps(self._data | {"complete": False}, indent=2))
+
+    def point(self, point: Mapping[str, Any]) -> None:
+        """Note a point of the time line."""
+        self._timeline.write(json.dumps(point) + "\n")
+
+    def add(self, exchange: Exchange) -> None:
+        """Note an exchange that has ended."""
+        assert exchange.ended is not None
+        ended = exchange.ended - self._start
+        self._requests.write(json.dumps(_line(exchange, self._start)) + "\n")
+        self._outcomes[exchange.outcome] += 1
+        if exchange.sent is not None:
+            self._sent.append((exchange.due - self._start, exchange.sent - self._start))
+        if exchange.outcome is Outcome.OK:
+            self._tokens["input"] += exchange.input_tokens or len(exchange.request.input_ids)
+            self._tokens["output"] += exchange.tokens[-1] if exchange.tokens else 0
+        if self._pending and int(ended) != int(self._last_ended):
+            self._fold()
+        self._last_ended = ended
+        self._pending.append(exchange)
+
+    def _fold(self) -> None:
+        """Bring the pending exchanges into the histograms, in bulk; they ended within one second."""
+        for name in METRICS:
+            if name == "itl":
+                values = np.concatenate([exchange.itl(self._itl_rule) for exchange in self._pending])
+            else:
+                values = np.array([v for exchange in self._pending if (v := getattr(exchange, name)) is not None])
+            self._logs[name].record(self._last_ended, values)
+        self._lag.record(np.array([lag for exchange in self._pending if (lag := exchange.lag) is not None]))
+        self._pending.clear()
+
+    def totals(self, in_flight: InFlight, *, complete: bool) -> dict[str, Any]:
+        """The run is over: what it comes to, as it goes into record.json."""
+        if self._pending:
+            self._fold()
+        totals = {name: log.total for name, log in self._logs.items()} | {"lag": self._lag}
+        faults = {kind.value: n for kind, n in self._outcomes.items() if kind not in (Outcome.OK, Outcome.DROPPED)}
+        duration = self._last_ended
+        data = self._data
+        data["counts"] = {
+            "scheduled": self._scheduled,
+            "sent": len(self._sent),
+            "ok": self._outcomes[Outcome.OK],
+            "fault": sum(faults.values()),
+            "dropped": self._outcomes[Outcome.DROPPED],
+        }
+        data["faults"] = faults
+        data["duration"] = round(duration, 6)
+        data["metrics"] = {name: _summary(total) for name, total in totals.items()}
+        data["throughput"] = {
+            "requests_per_s": data["counts"]["ok"] / duration if duration else None,
+            "input_tokens_per_s": self._tokens["input"] / duration if duration else None,
+            "output_tokens_per_s": self._tokens["output"] / duration if duration else None,
+        }
+        data["offered"] = _offered(self._sent)
+        data["concurrency"] = {
+            "mean": round(in_flight.mean, 4),
+            "peak": in_flight.peak,
+            "share_at_cap": round(in_flight.share_at_cap, 4),
+        }
+        data["complete"] = complete
+        return data
+
+    def seal(self, data: dict[str, Any]) -> "Record":
+        """Write the finished record: `totals` with a slo, a verdict and a card laid on top."""
+        for log in self._logs.values():
+            log.close()
+        self._files.close()
+        self._write("card.yaml", yaml.safe_dump(data["card"], sort_keys=False))
+        self._write("record.json", json.dumps(data, indent=2))
+        return Record(self.folder, data)
+
+    def _append(self, name: str) -> TextIO:
+        # Line-buffered: a line is on its way to the disk when it is whole.
+        return self._files.enter_context((self.folder / name).open("a", buffering=1, encoding="utf-8"))
+
+    def _write(self, name: str, text: str) -> None:
+        """Replace the file at once: a reader sees the old one or the new one."""
+        unfinished = self.folder / f".{name}.part"
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(self.folder / name)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record that was read: `data` is record.json."""
+
+    folder: Path
+    data: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Record":
+        """Read a record, also of a run that was killed; raises RecordError."""
+        path = folder / "record.json"
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RecordError(f"{folder} is no record: it has no record.json") from None
+        except (OSError, ValueError) as error:
+            raise RecordError(f"{path} cannot be read: {error}") from None
+        schema = data.get("schema") if isinstance(data, dict) else None
+        if not isinstance(schema, int) or schema < 1:
+            raise RecordError(f"{path}: expected a record with a schema number, got schema = {schema!r}")
+        if schema > SCHEMA:
+            raise RecordError(f"{path}: schema {schema} is newer than this loadgen reads ({SCHEMA}): update loadgen")
+        record = cls(folder, data)
+        if "metrics" not in data:  # killed: count what it had written
+            outcomes = Counter(request["outcome"] for request in record.requests())
+            data["counts"] |= {
+                "sent": sum(request["sent"] is not None for request in record.requests()),
+                "ok": outcomes.pop("ok", 0),
+                "dropped": outcomes.pop("dropped", 0),
+                "fault": outcomes.total(),
+            }
+            data["faults"] = dict(outcomes)
+        return record
+
+    def requests(self) -> Iterator[dict[str, Any]]:
+        """The lines of requests.jsonl; a last line that was cut by a kill is left out."""
+        path = self.folder / "requests.jsonl"
+        if not path.exists():
+            return
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                if line.endswith("\n"):
+                    yield json.loads(line)
+
+
+def _line(exchange: Exchange, start: float) -> dict[str, Any]:
+    def since(at: float | None) -> float | None:
+        return None if at is None else round(at - start, 6)
+
+    return {
+        "index": exchange.request.index,
+        "due": since(exchange.due),
+        "ready": since(exchange.ready),
+        "sent": since(exchange.sent),
+        "first": since(exchange.first),
+        "last": since(exchange.last),
+        "ended": since(exchange.ended),
+        "input_tokens": len(exchange.request.input_ids) if exchange.input_tokens is None else exchange.input_tokens,
+        "output_tokens": exchange.tokens[-1] if exchange.tokens else 0,
+        "chunks": len(exchange.at),
+        "cached_tokens": exchange.cached_tokens,
+        "outcome": exchange.outcome.value,
+        "detail": exchange.detail,
+    }
+
+
+def _summary(total: Histogram) -> dict[str, Any]:
+    if total.count == 0:
+        return {"count": 0, "mean": None} | dict.fromkeys([*QUANTILES, "max"]) | {"overflow": 0}
+    quantiles = {name: round(total.quantile(q), 6) for name, q in QUANTILES.items()}
+    return (
+        {"count": total.count, "mean": round(total.mean, 9)}
+        | quantiles
+        | {
+            "max": round(total.max, 6),
+            "overflow": total.overflow,
+        }
+    )
+
+
+def _offered(sent: list[tuple[float, float]]) -> dict[str, Any]:
+    """The rate that was scheduled and the one that left, over the requests that left; null for a single instant."""
+    due = [due for due, _ in sent]
+    left = [at for _, at in sent]
+    due_span, sent_span = (max(x) - min(x) if x else 0.0 for x in (due, left))
+    return {
+        "scheduled_per_s": (len(sent) - 1) / due_span if due_span else None,
+        "achieved_per_s": (len(sent) - 1) / sent_span if due_span and sent_span else None,
+        "scheduled_span": round(due_span, 6),
+        "achieved_span": round(sent_span, 6),
+    }

@@ -1,0 +1,109 @@
+"""The report in a terminal: the verdict first, then the figures, each with its mode."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from loadgen.exchange import QUANTILES
+from loadgen.verdict import PRINTED, samples_needed
+
+_NAMES = {
+    "ttft": "TTFT (from due)",
+    "ttft_service": "TTFT (from sent)",
+    "tpot": "TPOT",
+    "itl": "ITL",
+    "e2e": "E2E (from due)",
+    "lateness": "lateness",
+}
+
+
+def report(data: Mapping[str, Any]) -> RenderableType:
+    """The report of a run, from its record (`data` is record.json)."""
+    return Group(*_parts(data))
+
+
+def verdict(data: Mapping[str, Any]) -> RenderableType:
+    """VALID, or INVALID with its reasons."""
+    if "verdict" not in data:
+        return Text("INVALID: the run was killed before it could be judged", style="bold red")
+    if data["verdict"]["valid"]:
+        return Text("VALID", style="bold green")
+    reasons = (Text(f"  • {reason}") for reason in data["verdict"]["reasons"])
+    return Group(Text("INVALID", style="bold red"), *reasons)
+
+
+def _parts(data: Mapping[str, Any]) -> Iterator[RenderableType]:
+    yield Text(heading(data), style="bold")
+    yield verdict(data)
+    if "verdict" in data:
+        yield _latencies(data)
+        lines = _lines(data)
+    else:
+        lines = _counts(data)
+    yield from (Text(f"{name:<12}{line}") for name, line in lines)
+
+
+def heading(data: Mapping[str, Any]) -> str:
+    """Name, mode, batching and who was driven: a figure never leaves its mode."""
+    target, arrivals = data["target"], data["scenario"]["arrivals"]["kind"]
+    who = "simulated server" if target["simulated"] else f"{target['model']} at {target['url']}"
+    return f"{data['name']} · {data['mode']}, continuous batching · {arrivals} arrivals · {who}"
+
+
+def _latencies(data: Mapping[str, Any]) -> Table:
+    quantiles = data["scenario"]["measure"]["quantiles"]
+    table = Table("ms", *quantiles, "max", "mean", "samples", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name in (*PRINTED, "lateness"):
+        metric = data["metrics"][name]
+        figures = [_figure(metric, quantile) for quantile in quantiles]
+        table.add_row(_NAMES[name], *figures, _ms(metric["max"]), _ms(metric["mean"]), f"{metric['count']:,}")
+    return table
+
+
+def _figure(metric: Mapping[str, Any], quantile: str) -> str:
+    if 0 < metric["count"] < (needed := samples_needed(QUANTILES[quantile])):
+        return f"needs {needed}"
+    return _ms(metric[quantile])
+
+
+def _ms(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds * 1e3:,.2f}"
+
+
+def _lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    counts, rates, concurrency = data["counts"], data["throughput"], data["concurrency"]
+    yield from _counts(data)
+    if data["offered"]["achieved_per_s"]:
+        yield (
+            "rate",
+            f"{data['offered']['achieved_per_s']:.2f}/s left, {data['offered']['scheduled_per_s']:.2f}/s scheduled",
+        )
+    if counts["ok"]:
+        tokens = f"{rates['input_tokens_per_s']:,.0f} input and {rates['output_tokens_per_s']:,.0f} output tokens/s"
+        yield "throughput", f"{rates['requests_per_s']:.2f} requests/s, {tokens} over {data['duration']:.1f} s"
+    cap = data["scenario"]["limits"]["max_concurrency"]
+    at_cap = f"{concurrency['share_at_cap']:.1%} of the time at the cap of {cap}" if cap else "no cap"
+    yield "in flight", f"mean {concurrency['mean']:.1f}, peak {concurrency['peak']}; {at_cap}"
+    if overflow := sum(metric["overflow"] for metric in data["metrics"].values()):
+        yield "overflow", f"{overflow} values over 1 h were counted as 1 h"
+    for key, slo in data["slo"].items():
+        reached = "no value" if slo["value"] is None else f"{slo['value'] * 1e3:,.2f} ms"
+        yield "SLO", f"{key} ≤ {slo['limit'] * 1e3:g} ms: {'met' if slo['met'] else 'MISSED'}, {reached}"
+
+
+def _counts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    counts = data["counts"]
+    outcomes = f"{counts['scheduled']} scheduled, {counts['sent']} sent, {counts['ok']} ok, {counts['fault']} failed"
+    faults = ", ".join(f"{n} {kind}" for kind, n in data["faults"].items())
+    yield "requests", f"{outcomes}{f' ({faults})' if faults else ''}, {counts['dropped']} dropped"
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that colours terminals and writes plain text elsewhere."""
+    plain = Console(stderr=stderr, highlight=False)
+    return plain if plain.is_terminal else Console(stderr=stderr, highlight=False, width=120)

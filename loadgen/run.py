@@ -1,0 +1,101 @@
+"""One run: composes the parts and does nothing else."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from loadgen import wire
+from loadgen.card import card_of
+from loadgen.client.http import HttpClient, Timeouts
+from loadgen.driver import Client, Driver
+from loadgen.exchange import Exchange, Outcome
+from loadgen.record import Record, Recorder
+from loadgen.scenario import Scenario
+from loadgen.schedule import Schedule, plan
+from loadgen.target import Endpoint, TargetError, reach
+from loadgen.telemetry.host import environment
+from loadgen.telemetry.timeline import sample
+from loadgen.verdict import judge, slo_results
+
+HEAD_START = 0.1  # seconds between the last preparation and the start instant
+
+Watch = Callable[[Exchange], None]
+
+
+async def run(scenario: Scenario, name: str, seed: int, folder: Path, watch: Watch = lambda _: None) -> Record:
+    """Run a scenario and leave its record in `folder`, which exists and is empty.
+
+    `watch` is told of each exchange that has ended. When cancelled, the record holds what was seen until then, marked
+    incomplete. Raises TargetError when the target cannot be reached or none of the warm-up requests succeeds.
+    """
+    schedule = plan(scenario, seed)
+    async with reach(scenario.target, folder / "server.log") as endpoint, _client(scenario, endpoint) as client:
+        recorder = Recorder(folder, _head(scenario, name, seed, schedule, endpoint), scenario.measure.itl_rule)
+        await _warm_up(client, schedule)
+        flushed = await endpoint.flush_cache() if scenario.measure.flush_cache else None
+
+        def ended(exchange: Exchange) -> None:
+            recorder.add(exchange)
+            watch(exchange)
+
+        limits = scenario.limits
+        driver = Driver(client, ended, max_concurrency=limits.max_concurrency, overflow=limits.overflow)
+        start = time.perf_counter() + HEAD_START
+        recorder.begin(start, time.time() + HEAD_START)
+        gauges = asyncio.create_task(
+            sample(endpoint, driver.in_flight, recorder.point, start=start, interval=scenario.measure.poll_interval)
+        )
+        complete = False
+        try:
+            await driver.run(schedule.offsets, schedule.requests, start)
+            complete = True
+        finally:
+            gauges.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await gauges
+            data = recorder.totals(driver.in_flight, complete=complete)
+            data["target"]["cache_flushed"] = flushed
+            data["slo"] = slo_results(data)
+            data["verdict"] = judge(data).as_dict()
+            data["card"] = card_of(data)
+            record = recorder.seal(data)
+        return record
+
+
+def _client(scenario: Scenario, endpoint: Endpoint) -> HttpClient:
+    limits, sampling = scenario.limits, scenario.sampling
+    return HttpClient(
+        endpoint.url,
+        wire.APIS[scenario.target.api],
+        wire.Sampling(sampling.temperature, sampling.top_p, sampling.ignore_eos),
+        endpoint.model,
+        Timeouts(
+            limits.timeout_connect, limits.timeout_first_token, limits.timeout_between_tokens, limits.timeout_total
+        ),
+    )
+
+
+async def _warm_up(client: Client, schedule: Schedule) -> None:
+    """Send the warm-up requests at once and forget them."""
+    ended: list[Exchange] = []
+    driver = Driver(client, ended.append)
+    await driver.run([0.0] * len(schedule.warmup), schedule.warmup, time.perf_counter())
+    if ended and all(exchange.outcome is not Outcome.OK for exchange in ended):
+        first = ended[0]
+        raise TargetError(f"none of the {len(ended)} warm-up requests succeeded; {first.outcome}: {first.detail}")
+
+
+def _head(scenario: Scenario, name: str, seed: int, schedule: Schedule, endpoint: Endpoint) -> dict[str, Any]:
+    return {
+        "mode": "serving",
+        "name": name,
+        "scenario": scenario.model_dump(mode="json"),
+        "seed": seed,
+        "fingerprints": schedule.fingerprints,
+        "counts": {"scheduled": len(schedule.requests)},
+        "target": {"kind": scenario.target.kind, "api": scenario.target.api, **endpoint.identity()},
+        "environment": environment(),
+    }

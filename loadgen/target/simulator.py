@@ -1,0 +1,62 @@
+"""The embedded server, started for a run in a process of its own: the client's core is not the server's."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from loadgen.scenario import SimulatorTarget
+from loadgen.target.endpoint import TargetError
+
+_START_TIMEOUT = 30.0
+_STOP_TIMEOUT = 5.0
+
+
+def arguments(target: SimulatorTarget) -> list[str]:
+    """The command line of the simulator for this target, in SGLang's own flag names."""
+    given = target.server.model_dump(exclude_none=True)
+    flags = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    coefficients = [f"{key}={value!r}" for key, value in target.step_time.items()]
+    return [*flags, *(["--step-time", *coefficients] if coefficients else [])]
+
+
+@asynccontextmanager
+async def launch(target: SimulatorTarget, log: Path) -> AsyncIterator[str]:
+    """The URL of a simulator that lives as long as this context; raises TargetError with its last words.
+
+    It sits in a session of its own, so that Ctrl-C reaches only us, and ends when our end of its standard input
+    closes, so that it cannot outlive a killed run.
+    """
+    with log.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadgen.simulator", "--port", "0", "--exit-with-parent", *arguments(target)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    try:
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(_START_TIMEOUT):
+                line = (await process.stdout.readline()).decode()
+        except TimeoutError:
+            raise TargetError(f"the simulator was not ready within {_START_TIMEOUT:g} s; its log is {log}") from None
+        if not line.startswith("ready "):
+            words = log.read_text(errors="replace").strip().splitlines()[-5:]
+            raise TargetError("the simulator did not start: " + " / ".join(words))
+        yield line.split()[1]
+    finally:
+        await _stop(process)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()

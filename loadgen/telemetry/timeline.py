@@ -1,0 +1,52 @@
+"""The time line of a run: every so often, the client's load and the server's, on the driver's clock.
+
+Each point: `at` (seconds from the start), the client's `in_flight`, `waiting` (at the cap), `loop_lag` (how late this
+point's own timer was, seconds) and `cpu` (share of one core since the point before), and under `server` what
+/v1/loads said: running and waiting requests, tokens in the pool; null where the server has no /v1/loads.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from loadgen.driver import InFlight
+from loadgen.target import Endpoint
+
+_OF_SERVER = (
+    "num_running_reqs",
+    "num_waiting_reqs",
+    "num_used_tokens",
+    "token_usage",
+    "gen_throughput",
+    "cache_hit_rate",
+)
+
+
+async def sample(
+    endpoint: Endpoint,
+    in_flight: InFlight,
+    note: Callable[[dict[str, Any]], None],
+    *,
+    start: float,
+    interval: float,
+    now: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Note a point every `interval` seconds from `start` on, until cancelled."""
+    cpu, cpu_at = time.process_time(), now()
+    due = max(start, now())
+    while True:
+        await asyncio.sleep(max(due - now(), 0))
+        woke, used = now(), time.process_time()
+        point: dict[str, Any] = {
+            "at": round(woke - start, 6),
+            "in_flight": in_flight.count,
+            "waiting": len(in_flight.waiting),
+            "loop_lag": round(max(woke - due, 0.0), 6),
+            "cpu": round((used - cpu) / (woke - cpu_at), 4) if woke > cpu_at else 0.0,
+        }
+        cpu, cpu_at = used, woke
+        load = await endpoint.load()
+        point["server"] = {key: load.get(key) for key in _OF_SERVER} if load else None
+        note(point)
+        due += interval

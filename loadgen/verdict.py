@@ -1,0 +1,112 @@
+"""The verdict: may these figures be used? It is given before any figure, and each reason says what to do next.
+
+It judges the run, not the server: a slow server is a VALID run with large figures. A run is INVALID where the load
+was not what it says it was, or where the figures do not carry what they are printed to say.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.exchange import QUANTILES
+
+PRINTED = ("ttft", "ttft_service", "tpot", "itl", "e2e")  # the metrics whose quantiles must carry
+LAG_LIMIT = 0.005  # seconds of the client's own lateness at p99
+LAG_SHARE = 0.05  # of the median TTFT
+LAG_FLOOR = 0.001  # seconds: what timers of a millisecond can hold
+RATE_SHARE = 0.02  # the achieved rate may be this far off the schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    valid: bool
+    reasons: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"valid": self.valid, "reasons": self.reasons}
+
+
+def samples_needed(q: float) -> int:
+    """The fewest independent samples that bound the q-quantile (0 < q < 1) from above with 95 % confidence.
+
+    The largest of n samples lies above it with probability 1 - qⁿ, so n >= ln 0.05 / ln q: 59 for p95, 299 for p99.
+    """
+    return math.ceil(math.log(0.05) / math.log(q) - 1e-9)
+
+
+def judge(data: Mapping[str, Any]) -> Verdict:
+    """The verdict on a run, from its record (`data` is record.json)."""
+    reasons = list(_reasons(data))
+    return Verdict(not reasons, reasons)
+
+
+def _reasons(data: Mapping[str, Any]) -> Iterator[str]:
+    counts, metrics, measure = data["counts"], data["metrics"], data["scenario"]["measure"]
+    scheduled = counts["scheduled"]
+    if not data["complete"]:
+        ended = counts["ok"] + counts["fault"] + counts["dropped"]
+        yield f"the run was interrupted: {scheduled - ended} of {scheduled} requests never left"
+    if open_at_end := data["faults"].get("cancelled", 0):
+        yield f"{open_at_end} requests were still open at the end"
+    if counts["dropped"]:
+        yield (
+            f"{counts['dropped']} of {scheduled} requests were dropped at the cap of "
+            f"{data['scenario']['limits']['max_concurrency']}: the load was lighter than scheduled; raise "
+            "limits.max_concurrency or lower the rate"
+        )
+    faults = counts["fault"] - open_at_end
+    if faults > measure["max_fault_share"] * scheduled:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in data["faults"].items() if kind != "cancelled")
+        yield f"{faults} of {scheduled} requests failed ({kinds}), over measure.max_fault_share; see requests.jsonl"
+    yield from _pacing(data)
+    if counts["ok"] == 0:
+        yield "no request succeeded: there is nothing to measure"
+        return
+    needs: dict[str, list[str]] = {}
+    for name, quantile in _asked_for(data):
+        count = metrics[name]["count"]
+        if 0 < count < (needed := samples_needed(QUANTILES[quantile])):
+            needs.setdefault(f"{quantile} needs {needed} samples", []).append(f"{name} has {count}")
+    for need, have in needs.items():
+        yield f"{need}: {', '.join(dict.fromkeys(have))}; send more prompts, or leave it out of measure.quantiles"
+
+
+def _pacing(data: Mapping[str, Any]) -> Iterator[str]:
+    offered, metrics = data["offered"], data["metrics"]
+    off = abs(offered["achieved_span"] - offered["scheduled_span"])
+    if offered["achieved_per_s"] and off > max(RATE_SHARE * offered["scheduled_span"], LAG_LIMIT):
+        yield (
+            f"requests left at {offered['achieved_per_s']:.3g}/s where {offered['scheduled_per_s']:.3g}/s were "
+            "scheduled: the cap or the client held them back"
+        )
+    lag, ttft = metrics["lag"]["p99"], metrics["ttft"]["p50"]
+    if lag is None:
+        return
+    limit = min(LAG_LIMIT, max(LAG_SHARE * ttft, LAG_FLOOR)) if ttft else LAG_LIMIT
+    if lag > limit:
+        yield (
+            f"the client sent late: lateness p99 is {lag * 1e3:.2f} ms, over {limit * 1e3:.2f} ms "
+            f"(the smaller of {LAG_LIMIT * 1e3:g} ms and {LAG_SHARE:.0%} of the median TTFT); give it a core of its own"
+        )
+
+
+def _asked_for(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Metric and quantile of all that is printed or held to an SLO."""
+    for name in PRINTED:
+        for quantile in data["scenario"]["measure"]["quantiles"]:
+            yield name, quantile
+    for key in data["scenario"]["slo"]:
+        name, _, statistic = key.rpartition("_")
+        if statistic in QUANTILES:
+            yield name, statistic
+
+
+def slo_results(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """For each SLO its limit in seconds, the value reached, and whether it was met; no value is not met."""
+    results = {}
+    for key, limit in data["scenario"]["slo"].items():
+        name, _, statistic = key.rpartition("_")
+        value = data["metrics"][name][statistic]
+        results[key] = {"limit": limit, "value": value, "met": value is not None and value <= limit}
+    return results
