@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -150,7 +150,7 @@ def _exit_code(data: dict[str, Any]) -> int:
     return 0 if all(slo["met"] for slo in data["slo"].values()) else SLO_MISSED
 
 
-def _stop(code: int, *lines: str) -> Any:
+def _stop(code: int, *lines: str) -> NoReturn:
     for line in lines:
         click.echo(line, err=True)
     sys.exit(code)
