@@ -96,6 +96,8 @@ class Recorder:
         """The run is over: what it comes to, as it goes into record.json."""
         if self._pending:
             self._fold()
+        for log in self._logs.values():
+            log.close()
         totals = {name: log.total for name, log in self._logs.items()} | {"lag": self._lag}
         faults = {kind.value: n for kind, n in self._outcomes.items() if kind not in (Outcome.OK, Outcome.DROPPED)}
         duration = self._last_ended
@@ -126,8 +128,6 @@ class Recorder:
 
     def seal(self, data: dict[str, Any]) -> "Record":
         """Write the finished record: `totals` with a slo, a verdict and a card laid on top."""
-        for log in self._logs.values():
-            log.close()
         self._files.close()
         self._write("card.yaml", yaml.safe_dump(data["card"], sort_keys=False))
         self._write("record.json", json.dumps(data, indent=2))
