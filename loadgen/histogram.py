@@ -91,7 +91,7 @@ class Histogram:
 
     def encode(self) -> str:
         """The counts as a V2 blob in base64, as all HDR tools read it."""
-        return self._hdr.encode().decode("ascii")
+        return str(self._hdr.encode(), "ascii")
 
     @classmethod
     def decode(cls, blob: str) -> "Histogram":
@@ -115,7 +115,8 @@ def _index(micros: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where in the counts each value belongs."""
     bits = np.frexp((micros | (2 << _HALF) - 1).astype(float))[1]  # the position of the highest bit set
     bucket = bits - (_HALF + 1)
-    return (bucket << _HALF) + (micros >> bucket)
+    index: NDArray[np.int64] = (bucket << _HALF) + (micros >> bucket)
+    return index
 
 
 def _highest_equivalent(index: int) -> int:
@@ -127,11 +128,10 @@ def _highest_equivalent(index: int) -> int:
 class IntervalLog:
     """Writes one metric's histograms to an HDR interval log (format 1.2), one line a second under one tag.
 
-    An interval holds what was recorded in that second of the run, that is by requests which ended in it, and an
-    interval without values has no line. A line is written when its second is over, so that a killed run loses the
-    open second only; `total` holds the intervals that were written. Stamps are seconds since `#[BaseTime]`, the start of the run. Values are µs; the column
-    Interval_Max is in ms, as the tools for nanosecond logs have it: give HistogramLogProcessor
-    `-outputValueUnitRatio 1000` for tables in ms.
+    An interval holds what was recorded in that second of the run, that is by requests which ended in it; one without
+    values has no line. A line is written when its second is over, so that a killed run loses the open second only;
+    `total` holds the intervals that were written. Stamps are seconds since `#[BaseTime]`, the start of the run. Values
+    are µs, Interval_Max is in ms: HistogramLogProcessor prints ms when given `-outputValueUnitRatio 1000`.
     """
 
     def __init__(self, file: TextIO, tag: str, epoch: float) -> None:

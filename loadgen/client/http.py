@@ -78,7 +78,7 @@ class HttpClient:
 
     async def _carry(self, connection: "Connection", message: bytes, exchange: Exchange) -> None:
         try:
-            await connection.exchange(message, exchange, self._api.answer(exchange), self._timeouts)
+            await connection.exchange(message, exchange, self._api.answer(exchange, self._sampling), self._timeouts)
         except BaseException:
             connection.close()
             raise

@@ -1,0 +1,173 @@
+"""What comes back for one request, noted on its exchange; and whether it is whole.
+
+An answer is whole if it is an event stream without an error in it, says why it finished, ends with its end mark
+`[DONE]`, and brought as many tokens as it should. Everything else is a Fault: an HTTP 200 alone says nothing.
+"""
+
+import json
+from typing import Any
+
+from loadgen.exchange import Exchange, Fault, Outcome
+from loadgen.wire.sse import Decoder
+
+END_MARK = b"[DONE]"
+_SHOWN = 200  # characters of the server's text kept in a fault
+
+
+class Answer:
+    """Reads one answer. `exact` says that exactly the number of tokens asked for must come (ignore_eos)."""
+
+    def __init__(self, exchange: Exchange, *, exact: bool) -> None:
+        self._exchange, self._exact = exchange, exact
+        self._events = Decoder()
+        self._head = b""  # the first bytes, until there is an event
+        self._seen_event = self._ended = False
+        self._finish_reason: str | None = None
+        self._counted = 0  # output tokens by the server's own running count
+        self._total: int | None = None  # output tokens by the server's last word
+
+    def feed(self, data: bytes, at: float) -> None:
+        """Take bytes of the body that were read at `at`; raises Fault."""
+        events = self._events.feed(data)
+        if not self._seen_event:
+            self._head = (self._head + data)[:4096]
+            self._seen_event = bool(events)
+        for event in events:
+            if self._ended:
+                raise Fault(Outcome.PROTOCOL, f"an event after the end mark: {_shown(event)}")
+            if event == END_MARK:
+                self._ended = True
+            else:
+                self._note(event, at)
+
+    def close(self) -> None:
+        """The body has ended; raises Fault unless the answer is whole."""
+        asked, got = self._exchange.request.output_len, len(self._exchange.at)
+        if not self._seen_event:
+            raise self._no_stream()
+        if not self._ended:
+            raise Fault(Outcome.TRUNCATED, f"the stream ended without {END_MARK.decode()}, after {got} chunks")
+        if self._finish_reason is None:
+            raise Fault(Outcome.TRUNCATED, f"the stream ended without a finish reason, after {got} chunks")
+        total = self._exchange.output_tokens = self._total
+        if total is not None and (total > asked or (self._exact and total != asked)):
+            hint = "; does this server know ignore_eos?" if total < asked else ""
+            raise Fault(Outcome.TOKEN_MISMATCH, f"{asked} output tokens were asked for, {total} came{hint}")
+
+    def _note(self, event: bytes, at: float) -> None:
+        try:
+            content = json.loads(event)
+        except ValueError:
+            raise Fault(Outcome.PROTOCOL, f"an event that is no JSON: {_shown(event)}") from None
+        if fault := _error_in(content):
+            raise fault
+        try:
+            self._read(content, at)
+        except (KeyError, TypeError, IndexError, AttributeError):
+            raise Fault(Outcome.PROTOCOL, f"an event that is not of this API: {_shown(event)}") from None
+
+    def _read(self, content: Any, at: float) -> None:
+        """Note one event of this API."""
+        raise NotImplementedError
+
+    def _count(self, tokens: int, at: float) -> None:
+        """Note the server's running count of output tokens."""
+        if tokens < self._counted:
+            raise Fault(Outcome.TOKEN_MISMATCH, f"the output token count fell from {self._counted} to {tokens}")
+        if tokens > self._counted:
+            self._counted = self._total = tokens
+            self._exchange.chunk(at, tokens)
+
+    def _finish(self, reason: str | None, message: str = "") -> None:
+        if reason == "abort":
+            raise Fault(Outcome.SERVER_ERROR, f"the server aborted the request: {message}"[:_SHOWN])
+        self._finish_reason = reason or self._finish_reason
+
+    def _no_stream(self) -> Fault:
+        head = self._head.strip()
+        try:
+            error = _error_in(json.loads(head))
+        except ValueError:
+            error = None
+        if error:
+            return error
+        if not head or head.startswith((b"data:", b":", b"event:")):
+            return Fault(Outcome.TRUNCATED, "the body ended before its first event")
+        return Fault(Outcome.PROTOCOL, f"not an event stream: {_shown(head)}")
+
+
+class GenerateAnswer(Answer):
+    """SGLang's /generate: `meta_info` counts the output tokens so far, and one event may bring several."""
+
+    def _read(self, content: Any, at: float) -> None:
+        meta = content["meta_info"]
+        self._count(meta["completion_tokens"], at)
+        self._exchange.input_tokens = meta["prompt_tokens"]
+        self._exchange.cached_tokens = meta.get("cached_tokens")
+        if reason := meta["finish_reason"]:
+            self._finish(reason["type"], reason.get("message", ""))
+
+
+class OpenAiAnswer(Answer):
+    """Completions and chat completions.
+
+    Where each chunk carries its usage (`continuous_usage_stats`) the tokens are the server's count. Where usage comes
+    only at the end, each chunk with output counts as one until the total is known, and the total is then dealt evenly
+    over the chunks. Where it never comes, the chunks are all there is, and `output_tokens` stays None.
+    """
+
+    _uncounted = 0  # chunks with output but without a count
+
+    def _read(self, content: Any, at: float) -> None:
+        choices, usage = content["choices"], content.get("usage")
+        if choices:
+            self._finish(choices[0].get("finish_reason"))
+        if usage and choices and not self._uncounted:
+            self._count(usage["completion_tokens"], at)
+        elif choices and _brings_output(choices[0]):
+            self._uncounted += 1
+            self._exchange.chunk(at, self._uncounted)
+        if usage:
+            self._note_usage(usage)
+
+    def _note_usage(self, usage: Any) -> None:
+        total = usage["completion_tokens"]
+        if total < self._counted:
+            raise Fault(Outcome.TOKEN_MISMATCH, f"{self._counted} tokens came by the chunks' count, {total} by usage")
+        self._total = total
+        self._exchange.input_tokens = usage["prompt_tokens"]
+        if details := usage.get("prompt_tokens_details"):
+            self._exchange.cached_tokens = details.get("cached_tokens")
+
+    def close(self) -> None:
+        super().close()
+        total = self._exchange.output_tokens
+        if total is None or not self._exchange.at:
+            return
+        if self._uncounted:
+            self._exchange.settle(total)
+        elif total != self._counted:
+            raise Fault(Outcome.TOKEN_MISMATCH, f"{self._counted} tokens came by the chunks' count, {total} by usage")
+
+
+def _brings_output(choice: Any) -> bool:
+    """Not so the role-only chunk that opens a chat, nor an empty delta."""
+    delta = choice.get("delta")
+    if delta is None:
+        return bool(choice["text"])
+    return any(delta.get(key) for key in ("content", "reasoning_content", "reasoning", "tool_calls"))
+
+
+def _error_in(content: Any) -> Fault | None:
+    """The fault in an event or body that is an error object, in SGLang's form, OpenAI's or vLLM's."""
+    if not isinstance(content, dict):
+        return None
+    error = content.get("error") or (content if content.get("object") == "error" else None)
+    if not error:
+        return None
+    message = error.get("message") if isinstance(error, dict) else error
+    return Fault(Outcome.SERVER_ERROR, str(message or error)[:_SHOWN])
+
+
+def _shown(data: bytes) -> str:
+    return data[:_SHOWN].decode("utf-8", "replace")
