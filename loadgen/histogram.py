@@ -55,12 +55,12 @@ class Histogram:
     @property
     def mean(self) -> float:
         """Seconds, from the exact sum; after `decode`, of the bucket middles. nan when empty."""
-        return self._sum / self.count if self.count else nan
+        return float(self._sum / self.count) if self.count else nan
 
     @property
     def max(self) -> float:
         """Seconds, to the microsecond. nan when empty."""
-        return self._hdr.max_value * 1e-6 if self.count else nan
+        return float(self._hdr.max_value) * 1e-6 if self.count else nan
 
     def quantile(self, q: float) -> float:
         """The q-quantile, 0 < q <= 1, in seconds; nan when empty."""
@@ -70,7 +70,7 @@ class Histogram:
             return nan
         rank = max(1, ceil(q * self.count * (1 - 1e-12)))  # 0.07 * 100 is 7, not a bit more
         index = int(np.searchsorted(np.cumsum(self._counts), rank))
-        return min(_highest_equivalent(index), self._hdr.max_value) * 1e-6
+        return min(_highest_equivalent(index), int(self._hdr.max_value)) * 1e-6
 
     def merge(self, other: "Histogram") -> None:
         """Count all that the other one counted."""

@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -175,8 +175,7 @@ class Connection(asyncio.Protocol):
     # ── the socket ──
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
 
     def data_received(self, data: bytes) -> None:
         self._at = self._now()

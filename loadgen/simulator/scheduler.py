@@ -1,0 +1,233 @@
+"""SGLang's scheduler: which step comes next, and what comes out of it.
+
+The core is pure. It is told the time and never asks for it: `next_step(now)` forms a step and says how long it takes,
+`complete(step)` hands out its tokens; whoever drives it waits in between, or does not.
+
+The rules (SGLang 0.5, `get_next_batch_to_run`):
+
+- Prefill first: a prefill step is formed whenever one can be, and decoding pauses for it.
+- A prefill step holds at most `chunked_prefill_size` new tokens. The prompt that does not fit is cut; it continues
+  first in the next step, and only one prompt is cut at a time. Without chunking a step holds at most
+  `max_prefill_tokens`, or one longer prompt alone.
+- First come, first served; nothing overtakes a prompt that cannot be admitted.
+- Admitted is what fits: fewer than `max_running_requests` are running, and the pool has room for the prompt and for
+  all of its output beside what the running ones may still need. This is SGLang's rule under ignore_eos, where its
+  new_token_ratio is 1: nothing is ever retracted.
+- The step that finishes a prompt brings its first token, each decode step one token to every running sequence.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Literal
+
+from loadgen.simulator.steptime import StepTime
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """SGLang's own arguments, in tokens and requests. chunked_prefill_size -1 turns chunking off."""
+
+    max_running_requests: int = 64
+    max_total_tokens: int = 65536
+    chunked_prefill_size: int = 2048
+    max_prefill_tokens: int = 16384
+
+
+class Stage(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    ENDED = auto()
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One request in the scheduler. `submitted`, `first_token` and `ended` are on the driver's clock, in seconds."""
+
+    input_len: int
+    max_new_tokens: int
+    submitted: float
+    stage: Stage = Stage.WAITING
+    prefilled: int = 0  # tokens of the prompt in the pool
+    generated: int = 0
+    admitted: float | None = None
+    aborted: bool = False
+
+    @property
+    def context(self) -> int:
+        """Tokens in the pool: the last token's entry is made by the step that uses it."""
+        return self.prefilled + max(self.generated - 1, 0)
+
+    @property
+    def reserved(self) -> int:
+        """Tokens that it may still come to hold, in all."""
+        return self.input_len + self.max_new_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that was formed: it ends at `start` + `seconds`. `new` has the prompt tokens of each sequence."""
+
+    kind: Literal["prefill", "decode"]
+    start: float
+    seconds: float
+    sequences: list[Sequence]
+    new: list[int]
+    in_graph: bool
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was done so far, as /v1/loads and /metrics count it."""
+
+    requests: int = 0
+    aborted: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    prefill_tokens: int = 0
+    prefill_seconds: float = 0.0
+    # Over decode steps: n, Σ batch, Σ µs, Σ batch², Σ batch·µs, Σ tokens. Two readings give the step time's slope.
+    decode_moments: list[float] = field(default_factory=lambda: [0.0] * 6)
+
+
+class Scheduler:
+    """Queue, running batch and token pool."""
+
+    def __init__(self, limits: Limits, step_time: StepTime) -> None:
+        self.limits, self.step_time = limits, step_time
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []  # decoding
+        self.totals = Totals()
+        self._prefilling: list[Sequence] = []  # in the prefill step that is under way
+        self._cut: Sequence | None = None  # the prompt that continues first
+
+    # ── what the pool holds ──
+
+    @property
+    def used_tokens(self) -> int:
+        """Tokens in the pool."""
+        return sum(sequence.context for sequence in self._admitted())
+
+    @property
+    def num_running(self) -> int:
+        return sum(1 for _ in self._admitted())
+
+    @property
+    def idle(self) -> bool:
+        return not self.waiting and not self.num_running
+
+    def _admitted(self) -> Iterator[Sequence]:
+        yield from self.running
+        yield from self._prefilling
+        if self._cut and self._cut not in self._prefilling:
+            yield self._cut  # between two of its steps
+
+    # ── in and out ──
+
+    def submit(self, sequence: Sequence) -> None:
+        """Put a sequence into the queue; raises ValueError where it can never fit the pool."""
+        if sequence.reserved > self.limits.max_total_tokens:
+            raise ValueError(
+                f"{sequence.input_len} input and {sequence.max_new_tokens} output tokens can never fit a pool of "
+                f"{self.limits.max_total_tokens} tokens"
+            )
+        self.totals.requests += 1
+        self.waiting.append(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Its client is gone: out of the queue at once, out of the batch at the next step boundary."""
+        if sequence.stage is Stage.ENDED:
+            return
+        self.totals.aborted += 1
+        sequence.aborted = True
+        if sequence.stage is Stage.WAITING:
+            self.waiting.remove(sequence)
+            sequence.stage = Stage.ENDED
+
+    # ── steps ──
+
+    def next_step(self, now: float) -> Step | None:
+        """Form the step that starts now; None where there is nothing to do."""
+        self._drop_aborted()
+        return self._prefill_step(now) or self._decode_step(now)
+
+    def complete(self, step: Step) -> list[Sequence]:
+        """The step has ended: the sequences that got a token by it. Those that are done are out of the batch."""
+        got_token = step.sequences if step.kind == "decode" else self._end_prefill(step)
+        for sequence in got_token:
+            sequence.generated += 1
+            if sequence.generated == sequence.max_new_tokens:
+                sequence.stage = Stage.ENDED
+        self.totals.generated_tokens += len(got_token)
+        if step.kind == "decode":
+            batch, us = len(step.sequences), step.seconds * 1e6
+            moments = (1, batch, us, batch * batch, batch * us, batch)
+            self.totals.decode_moments = [a + b for a, b in zip(self.totals.decode_moments, moments, strict=True)]
+            self.running = [sequence for sequence in self.running if sequence.stage is Stage.RUNNING]
+        else:
+            self.running += [sequence for sequence in got_token if sequence.stage is Stage.RUNNING]
+        return got_token
+
+    def _end_prefill(self, step: Step) -> list[Sequence]:
+        for sequence, new in zip(step.sequences, step.new, strict=True):
+            sequence.prefilled += new
+        self.totals.prefill_tokens += sum(step.new)
+        self.totals.prefill_seconds += step.seconds
+        self._prefilling = []
+        return [sequence for sequence in step.sequences if sequence.prefilled == sequence.input_len]
+
+    def _drop_aborted(self) -> None:
+        for sequence in list(self._admitted()):
+            if sequence.aborted:
+                sequence.stage = Stage.ENDED
+        self.running = [sequence for sequence in self.running if not sequence.aborted]
+        if self._cut and self._cut.aborted:
+            self._cut = None
+
+    def _prefill_step(self, now: float) -> Step | None:
+        limits = self.limits
+        chunking = limits.chunked_prefill_size > 0
+        budget = min(limits.max_prefill_tokens, limits.chunked_prefill_size) if chunking else limits.max_prefill_tokens
+        new: list[int] = []
+        while budget > 0 and (sequence := self._next_to_prefill(now, budget)):
+            left = sequence.input_len - sequence.prefilled
+            new.append(min(left, budget) if chunking else left)
+            budget -= new[-1]
+            self._prefilling.append(sequence)
+            if new[-1] < left:
+                self._cut = sequence
+        if not new:
+            return None
+        parts = [(n, sequence.prefilled) for n, sequence in zip(new, self._prefilling, strict=True)]
+        return Step("prefill", now, self.step_time.prefill(parts), self._prefilling, new, in_graph=False)
+
+    def _next_to_prefill(self, now: float, budget: int) -> Sequence | None:
+        """The prompt that was cut, else the head of the queue where it is admitted."""
+        if cut := self._cut:
+            self._cut = None
+            return cut
+        if not self.waiting or not self._admits(self.waiting[0]):
+            return None
+        if self._prefilling and self.limits.chunked_prefill_size <= 0 and self.waiting[0].input_len > budget:
+            return None
+        sequence = self.waiting.popleft()
+        sequence.stage, sequence.admitted = Stage.RUNNING, now
+        self.totals.prompt_tokens += sequence.input_len
+        return sequence
+
+    def _admits(self, sequence: Sequence) -> bool:
+        reserved = sum(admitted.reserved for admitted in self._admitted())
+        fits = reserved + sequence.reserved <= self.limits.max_total_tokens
+        return fits and self.num_running < self.limits.max_running_requests
+
+    def _decode_step(self, now: float) -> Step | None:
+        if not self.running:
+            return None
+        batch = len(self.running)
+        seconds = self.step_time.decode(batch, sum(sequence.context for sequence in self.running))
+        return Step("decode", now, seconds, list(self.running), [0] * batch, self.step_time.in_graph(batch))

@@ -1,0 +1,188 @@
+"""The HTTP face of the simulator: the endpoints that take prompts. Those that tell its state are in `status`."""
+
+import asyncio
+import contextlib
+import json
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from aiohttp import web
+
+from loadgen.simulator.engine import Engine, Generation
+from loadgen.simulator.scheduler import Sequence
+from loadgen.simulator.shapes import END_MARK, GenerateShape, OpenAiShape, Shape, event, tokenise
+from loadgen.simulator.status import Status
+
+
+class BadRequestError(Exception):
+    """What is wrong with a request, for its sender."""
+
+
+class Server:
+    """The routes, over one engine."""
+
+    def __init__(self, engine: Engine, status: Status) -> None:
+        self._engine, self._status = engine, status
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=256 * 1024**2, middlewares=[_bad_requests])
+        app.router.add_post("/generate", self.generate)
+        app.router.add_post("/v1/completions", self.completions)
+        app.router.add_post("/v1/chat/completions", self.chat)
+        self._status.add_routes(app)
+        app.cleanup_ctx.append(self._steps)
+        return app
+
+    async def _steps(self, _: web.Application) -> AsyncIterator[None]:
+        steps = asyncio.create_task(self._engine.run())
+        yield
+        steps.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await steps
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        body = await _body(request)
+        sampling = body.get("sampling_params") or {}
+        if not isinstance(sampling, dict):
+            raise BadRequestError("sampling_params must be an object")
+        prompt = body.get("input_ids") if body.get("text") is None else body["text"]
+        max_new_tokens = sampling.get("max_new_tokens", 128)
+        return await self._answer(request, body, prompt, max_new_tokens, GenerateShape())
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        body = await _body(request)
+        shape = OpenAiShape(self._model(body), body.get("stream_options") or {}, chat=False)
+        return await self._answer(request, body, body.get("prompt"), body.get("max_tokens") or 16, shape)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        body = await _body(request)
+        messages = body.get("messages")
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise BadRequestError("messages must be a list of objects with role and content")
+        text = " ".join(f"{message.get('role')} {message.get('content')}" for message in messages)
+        shape = OpenAiShape(self._model(body), body.get("stream_options") or {}, chat=True)
+        asked = body.get("max_completion_tokens") or body.get("max_tokens") or 128
+        return await self._answer(request, body, text if messages else "", asked, shape)
+
+    def _model(self, body: dict[str, Any]) -> str:
+        return body.get("model") or self._status.settings.served_model_name
+
+    async def _answer(
+        self, request: web.Request, body: dict[str, Any], prompt: Any, max_new_tokens: Any, shape: Shape
+    ) -> web.StreamResponse:
+        ids = self._prompt_ids(prompt)
+        if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+            raise BadRequestError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+        settings = self._status.settings
+        if len(ids) + max_new_tokens > settings.context_length:
+            raise BadRequestError(
+                f"Requested token count exceeds the model's maximum context length of {settings.context_length}: "
+                f"{len(ids)} tokens of input and {max_new_tokens} of output were asked for."
+            )
+        answer = (_Streamed if body.get("stream") else _Whole)(shape, self._status, settings.stream_interval)
+        sequence = Sequence(len(ids), max_new_tokens, self._engine.now())
+        rid = body.get("rid") or uuid.uuid4().hex
+        generation = Generation(rid, sequence, ids, settings.vocab_size, answer.token)
+        # The head goes out before the first token, so that the answer's socket is there when the first step ends.
+        response = await answer.prepare(request, generation)
+        try:
+            self._engine.submit(generation)
+        except ValueError as error:
+            raise BadRequestError(str(error)) from None
+        try:
+            await answer.done
+        except asyncio.CancelledError:
+            self._engine.abort(generation)  # the client has gone
+            raise
+        return await answer.finish(response, generation)
+
+    def _prompt_ids(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, str):
+            ids = tokenise(prompt, self._status.settings.vocab_size)
+        elif isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+            ids = prompt
+        else:
+            raise BadRequestError("a prompt must be given as text or as one list of token ids")
+        if not ids:
+            raise BadRequestError("the prompt is empty")
+        return ids
+
+
+class _Streamed:
+    """Writes each chunk to its socket as the step ends, without waking the request's own task."""
+
+    def __init__(self, shape: Shape, status: Status, stream_interval: int) -> None:
+        self._shape, self._status, self._interval = shape, status, stream_interval
+        self._sent = 0
+        self.done = asyncio.get_running_loop().create_future()
+
+    async def prepare(self, request: web.Request, generation: Generation) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        assert request.transport is not None
+        self._transport = request.transport
+        self._write(self._shape.opening(generation))
+        return response
+
+    def token(self, generation: Generation, at: float) -> None:
+        self._status.observe(generation, at, streamed=True)
+        produced = len(generation.output_ids)
+        if produced == 1 or generation.done or produced % self._interval == 0:
+            self._write(self._shape.chunk(generation, generation.output_ids[self._sent :]))
+            self._sent = produced
+        if generation.done and not self.done.done():
+            self._write(self._shape.closing(generation), END_MARK)
+            self.done.set_result(None)
+
+    def _write(self, events: list[dict[str, Any]], mark: bytes = b"") -> None:
+        data = b"".join(map(event, events)) + mark
+        if data and not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def finish(self, response: web.StreamResponse, generation: Generation) -> web.StreamResponse:  # noqa: ARG002
+        await response.write_eof()
+        return response
+
+
+class _Whole:
+    """Keeps the tokens and answers with all of them."""
+
+    def __init__(self, shape: Shape, status: Status, stream_interval: int) -> None:  # noqa: ARG002 - as _Streamed
+        self._shape, self._status = shape, status
+        self.done = asyncio.get_running_loop().create_future()
+
+    async def prepare(self, request: web.Request, generation: Generation) -> web.StreamResponse:  # noqa: ARG002
+        return web.Response()
+
+    def token(self, generation: Generation, at: float) -> None:
+        self._status.observe(generation, at, streamed=False)
+        if generation.done and not self.done.done():
+            self.done.set_result(None)
+
+    async def finish(self, response: web.StreamResponse, generation: Generation) -> web.StreamResponse:  # noqa: ARG002
+        return web.json_response(self._shape.whole(generation))
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except ValueError as error:
+        raise BadRequestError(f"the body is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise BadRequestError("the body must be a JSON object")
+    return body
+
+
+@web.middleware
+async def _bad_requests(request: web.Request, handler: Any) -> web.StreamResponse:
+    try:
+        response: web.StreamResponse = await handler(request)
+    except BadRequestError as error:
+        if request.path == "/generate":
+            said: dict[str, Any] = {"error": {"message": str(error)}}
+        else:
+            said = {"object": "error", "message": str(error), "type": "BadRequestError", "param": None, "code": 400}
+        return web.Response(status=400, text=json.dumps(said), content_type="application/json")
+    return response
