@@ -294,10 +294,10 @@ def _retarget(tables: dict[str, Any], target: str) -> None:
 _KINDS = {"simulator", "url", "random", "fixed", "poisson", "burst", "oneshot", "constant", "uniform", "lognormal"}
 _EXPECTED = {
     "missing": "required key is missing",
-    "greater_than": "must be above {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be below {lt}",
-    "less_than_equal": "must be at most {le}",
+    "greater_than": "must be above {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be below {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
     "int_type": "expected a whole number",
     "int_from_float": "expected a whole number",
     "float_type": "expected a number",

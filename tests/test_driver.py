@@ -42,7 +42,11 @@ def drive(
     async def work(loop: VirtualLoop) -> tuple[list[Exchange], Driver]:
         ended: list[Exchange] = []
         driver = Driver(
-            Delay(loop, service), ended.append, max_concurrency=cap, overflow=overflow, now=loop.time  # type: ignore[arg-type]
+            Delay(loop, service),
+            ended.append,
+            max_concurrency=cap,
+            overflow=overflow,
+            now=loop.time,  # type: ignore[arg-type]
         )
         await driver.run(offsets, requests(len(offsets)), 0.0)
         return ended, driver

@@ -2,12 +2,14 @@
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import ipaddress
 import logging
 import os
 import signal
 import sys
+import threading
 
 from aiohttp import web
 
@@ -100,7 +102,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if parent:
-        loop.add_reader(sys.stdin.fileno(), _at_end_of_stdin, stop)
+        threading.Thread(target=_at_end_of_stdin, args=(loop, stop), daemon=True).start()
     logging.getLogger(__name__).info(
         "max_total_num_tokens=%d, chunked_prefill_size=%d, max_prefill_tokens=%d, max_running_requests=%d, "
         "context_len=%d",
@@ -117,10 +119,12 @@ async def _serve(
     await runner.cleanup()
 
 
-def _at_end_of_stdin(stop: asyncio.Event) -> None:
-    if not os.read(sys.stdin.fileno(), 4096):
-        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        stop.set()
+def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """A thread, since an event loop cannot watch every kind of standard input."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    with contextlib.suppress(RuntimeError):  # the loop has ended already
+        loop.call_soon_threadsafe(stop.set)
 
 
 if __name__ == "__main__":

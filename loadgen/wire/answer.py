@@ -91,7 +91,7 @@ class Answer:
             error = None
         if error:
             return error
-        if not head or head.startswith((b"data:", b":", b"event:")):
+        if head.startswith((b"data:", b":", b"event:")) or b"data:".startswith(head):
             return Fault(Outcome.TRUNCATED, "the body ended before its first event")
         return Fault(Outcome.PROTOCOL, f"not an event stream: {_shown(head)}")
 

@@ -1,0 +1,202 @@
+"""Answers: what a real server sent, what broken ones send, and what is asked for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.exchange import Exchange, Fault, Outcome, Request
+from loadgen.wire import APIS, Sampling
+
+GOLDEN = Path(__file__).parent / "golden"
+EXACT = Sampling(temperature=0.0, top_p=1.0, ignore_eos=True)
+FREE = Sampling(temperature=0.7, top_p=0.9, ignore_eos=False)
+
+# File, API, output tokens asked for and got, prompt tokens: read off the requests that made these files.
+CAPTURED = [
+    ("generate_stream.sse", "generate", 16, 6),
+    ("generate_stream_logprob_inputids.sse", "generate", 4, 8),
+    ("completions_stream_usage.sse", "completions", 16, 4),
+    ("completions_stream_continuous_usage.sse", "completions", 8, 4),
+    ("chat_stream_usage.sse", "chat", 16, 14),
+]
+
+
+def read(api: str, stream: bytes, asked: int, cuts: list[int] | None = None, sampling: Sampling = EXACT) -> Exchange:
+    """The exchange after reading a stream in pieces that come a second apart; raises Fault."""
+    exchange = Exchange(Request(0, [1], asked), due=0.0)
+    answer = APIS[api].answer(exchange, sampling)
+    last = 0
+    for at, cut in enumerate([*sorted(cut % (len(stream) + 1) for cut in cuts or []), len(stream)]):
+        answer.feed(stream[last:cut], float(at))
+        last = cut
+    answer.close()
+    return exchange
+
+
+def contents(stream: bytes) -> list[dict[str, Any]]:
+    """The JSON of each event, by the plainest parse that this well-formed stream allows."""
+    datas = [line[6:] for line in stream.decode().split("\n") if line.startswith("data: ")]
+    return [json.loads(data) for data in datas if data != "[DONE]"]
+
+
+@pytest.mark.parametrize(("file", "api", "asked", "prompt"), CAPTURED)
+def test_a_real_servers_answer_is_whole_and_its_counts_are_the_servers(
+    file: str, api: str, asked: int, prompt: int
+) -> None:
+    stream = (GOLDEN / file).read_bytes()
+    exchange = read(api, stream, asked)
+    assert (exchange.input_tokens, exchange.output_tokens) == (prompt, asked)
+    assert exchange.tokens[-1] == asked
+    events = contents(stream)
+    if api == "generate":
+        counts = [event["meta_info"]["completion_tokens"] for event in events]
+        assert exchange.tokens.tolist() == sorted(set(counts))
+        assert exchange.cached_tokens == events[-1]["meta_info"]["cached_tokens"]
+    else:
+        texts = [c.get("text") or c.get("delta", {}).get("content") for event in events for c in event["choices"]]
+        assert len(exchange.at) == sum(bool(text) for text in texts)
+
+
+@pytest.mark.parametrize(("file", "api", "asked", "prompt"), CAPTURED)
+@given(cuts=st.lists(st.integers(0, 100_000), max_size=20))
+def test_any_split_of_a_real_answer_gives_the_same_counts(
+    file: str, api: str, asked: int, prompt: int, cuts: list[int]
+) -> None:
+    stream = (GOLDEN / file).read_bytes()
+    whole, split = read(api, stream, asked), read(api, stream, asked, cuts)
+    assert split.tokens == whole.tokens
+    assert (split.input_tokens, split.output_tokens) == (prompt, asked)
+
+
+@pytest.mark.parametrize(("file", "api", "asked", "prompt"), CAPTURED)
+def test_byte_by_byte_gives_the_same_counts(file: str, api: str, asked: int, prompt: int) -> None:
+    stream = (GOLDEN / file).read_bytes()
+    split = read(api, stream, asked, list(range(len(stream))))
+    assert split.tokens == read(api, stream, asked).tokens
+    assert split.input_tokens == prompt
+
+
+@pytest.mark.parametrize(("file", "api", "asked", "prompt"), CAPTURED)
+def test_a_real_answer_cut_at_any_byte_is_never_a_success(file: str, api: str, asked: int, prompt: int) -> None:
+    stream = (GOLDEN / file).read_bytes()
+    assert stream.endswith(b"data: [DONE]\n\n")
+    for cut in range(len(stream)):
+        with pytest.raises(Fault) as caught:
+            read(api, stream[:cut], asked)
+        assert caught.value.kind is Outcome.TRUNCATED
+
+
+@pytest.mark.parametrize(("file", "api", "asked", "prompt"), CAPTURED)
+@pytest.mark.parametrize("off", [-1, 1])
+def test_another_number_of_tokens_than_asked_for_is_a_fault(
+    file: str, api: str, asked: int, prompt: int, off: int
+) -> None:
+    with pytest.raises(Fault) as caught:
+        read(api, (GOLDEN / file).read_bytes(), asked + off)
+    assert caught.value.kind is Outcome.TOKEN_MISMATCH
+    assert str(asked) in caught.value.detail
+
+
+def test_fewer_tokens_than_asked_for_are_fine_where_the_model_may_stop() -> None:
+    stream = (GOLDEN / "generate_stream.sse").read_bytes()
+    assert read("generate", stream, 99, sampling=FREE).output_tokens == 16
+
+
+def generated(*tokens: int, reason: Any = None) -> list[dict[str, Any]]:
+    events = [
+        {"text": "x", "meta_info": {"completion_tokens": n, "prompt_tokens": 1, "finish_reason": None}} for n in tokens
+    ]
+    events[-1]["meta_info"]["finish_reason"] = reason or {"type": "length", "length": tokens[-1]}
+    return events
+
+
+def stream_of(*events: Any, end: bytes = b"data: [DONE]\n\n") -> bytes:
+    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + end
+
+
+ERROR = {"error": {"message": "out of memory", "type": "internal", "code": 500}}
+
+
+@pytest.mark.parametrize(
+    ("why", "stream", "kind", "detail"),
+    [
+        ("an error between tokens", stream_of(*generated(1, 2), ERROR), Outcome.SERVER_ERROR, "out of memory"),
+        ("an error before any token", stream_of(ERROR), Outcome.SERVER_ERROR, "out of memory"),
+        ("an error as plain JSON", json.dumps(ERROR).encode(), Outcome.SERVER_ERROR, "out of memory"),
+        ("vLLM's error", b'{"object":"error","message":"too long"}', Outcome.SERVER_ERROR, "too long"),
+        (
+            "an abort is no finish",
+            stream_of(*generated(1, 2, reason={"type": "abort", "message": "pool is full"})),
+            Outcome.SERVER_ERROR,
+            "pool is full",
+        ),
+        ("nothing at all", b"", Outcome.TRUNCATED, "before its first event"),
+        ("comments only", b": ping\n\n", Outcome.TRUNCATED, "before its first event"),
+        ("a web page", b"<html>hello</html>", Outcome.PROTOCOL, "<html>"),
+        ("a whole answer", b'{"text":"x","meta_info":{}}', Outcome.PROTOCOL, "not an event stream"),
+        ("no JSON", b"data: {oops\n\n", Outcome.PROTOCOL, "{oops"),
+        ("another API", stream_of({"choices": []}), Outcome.PROTOCOL, "choices"),
+        ("JSON of another kind", stream_of(["text"]), Outcome.PROTOCOL, "text"),
+        ("no end mark", stream_of(*generated(1, 2, 3), end=b""), Outcome.TRUNCATED, "[DONE]"),
+        ("no finish reason", stream_of(*generated(1, 2, 3)[:2]), Outcome.TRUNCATED, "finish reason"),
+        ("an event after the end", stream_of(*generated(3)) + stream_of(*generated(3)), Outcome.PROTOCOL, "after the end"),
+        ("a count that falls", stream_of(*generated(1, 3, 2)), Outcome.TOKEN_MISMATCH, "fell from 3 to 2"),
+        ("too many tokens", stream_of(*generated(1, 2, 4)), Outcome.TOKEN_MISMATCH, "4 came"),
+    ],
+)  # fmt: skip
+def test_a_200_alone_is_no_success(why: str, stream: bytes, kind: Outcome, detail: str) -> None:
+    with pytest.raises(Fault) as caught:
+        read("generate", stream, 3)
+    assert (caught.value.kind, detail in caught.value.detail) == (kind, True), why
+
+
+def chat(delta: dict[str, Any] | None = None, usage: int | None = None, reason: str | None = None) -> dict[str, Any]:
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": reason}]
+    return {"choices": choices, "usage": None if usage is None else {"prompt_tokens": 5, "completion_tokens": usage}}
+
+
+@pytest.mark.parametrize("key", ["content", "reasoning_content", "reasoning", "tool_calls"])
+def test_every_kind_of_output_counts_and_the_role_alone_does_not(key: str) -> None:
+    said = {key: "x"}
+    stream = stream_of(chat({"role": "assistant", "content": ""}), chat(said), chat(said), chat({}, reason="stop"))
+    exchange = read("chat", stream, 9, sampling=FREE)
+    assert (exchange.tokens.tolist(), exchange.output_tokens) == ([1, 2], None)
+
+
+def test_a_total_at_the_end_is_dealt_over_the_chunks() -> None:
+    stream = stream_of(chat({"content": "x"}), chat({"content": "y"}), chat({}, reason="length"), chat(usage=8))
+    exchange = read("chat", stream, 8)
+    assert (exchange.tokens.tolist(), exchange.output_tokens, exchange.input_tokens) == ([4, 8], 8, 5)
+
+
+def test_chunks_that_contradict_the_usage_at_the_end_are_a_fault() -> None:
+    stream = stream_of(chat({"content": "x"}, usage=1), chat({"content": "y"}, usage=2, reason="length"), chat(usage=3))
+    with pytest.raises(Fault) as caught:
+        read("chat", stream, 3)
+    assert caught.value.kind is Outcome.TOKEN_MISMATCH
+
+
+def test_cached_tokens_are_read_where_the_server_tells_them() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}
+    stream = stream_of(chat({"content": "x"}, reason="length"), {"choices": [], "usage": usage})
+    assert read("chat", stream, 1).cached_tokens == 4
+
+
+def test_payloads_say_what_was_asked_for() -> None:
+    request = Request(3, [11, 12, 13], 7)
+    sent = {name: json.loads(api.payload(request, FREE, "m")) for name, api in APIS.items()}
+    assert sent["generate"]["input_ids"] == sent["completions"]["prompt"] == [11, 12, 13]
+    assert sent["generate"]["sampling_params"] == {
+        "temperature": 0.7, "top_p": 0.9, "max_new_tokens": 7, "ignore_eos": False
+    }  # fmt: skip
+    assert sent["chat"]["messages"] == [{"role": "user", "content": "w11 w12 w13"}]
+    for name in ("completions", "chat"):
+        assert sent[name]["max_tokens"] == 7
+        assert (sent[name]["temperature"], sent[name]["top_p"], sent[name]["ignore_eos"]) == (0.7, 0.9, False)
+        assert sent[name]["stream_options"]["include_usage"] is True
+    assert all(body["stream"] is True and body["model"] == "m" for body in sent.values())
+    assert [api.path for api in APIS.values()] == ["/generate", "/v1/completions", "/v1/chat/completions"]

@@ -1,0 +1,62 @@
+"""Workloads: exact lengths, stated distributions, streams that do not move each other."""
+
+import itertools
+from math import sqrt
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from loadgen.exchange import Request
+from loadgen.workload import Constant, Lognormal, RandomTokens, Uniform
+
+
+def take(workload: RandomTokens, n: int, seed: int = 0) -> list[Request]:
+    return list(itertools.islice(workload.requests(np.random.default_rng(seed)), n))
+
+
+def test_uniform_lengths_include_both_ends_equally() -> None:
+    drawn = Uniform(3, 7).draw(np.random.default_rng(1), 50_000)
+    counts = np.bincount(drawn)[3:]
+    assert set(drawn) == {3, 4, 5, 6, 7}
+    assert stats.chisquare(counts).pvalue > 0.001
+    assert drawn.mean() == pytest.approx(Uniform(3, 7).mean, abs=4 * sqrt(2 / 50_000))
+
+
+def test_lognormal_lengths_have_the_mean_and_cv_that_were_asked_for() -> None:
+    drawn = Lognormal(mean=300, cv=0.8, high=10**9).draw(np.random.default_rng(2), 200_000)
+    assert drawn.mean() == pytest.approx(300, rel=4 * 0.8 / sqrt(200_000))
+    assert drawn.std() / drawn.mean() == pytest.approx(0.8, rel=0.03)
+    assert (
+        stats.kstest(
+            np.log(drawn + np.random.default_rng(3).uniform(-0.5, 0.5, drawn.size)),
+            "norm",
+            args=(np.log(300) - np.log(1.64) / 2, sqrt(np.log(1.64))),
+        ).statistic
+        < 0.005
+    )
+
+
+def test_lengths_are_cut_at_high_and_never_below_one() -> None:
+    drawn = Lognormal(mean=2, cv=3.0, high=10).draw(np.random.default_rng(4), 10_000)
+    assert (drawn.min(), drawn.max()) == (1, 10)
+
+
+def test_prompts_have_the_exact_length_and_ids_of_the_vocabulary() -> None:
+    requests = take(RandomTokens(Uniform(1, 40), Constant(9), vocab_size=500), 300)
+    assert [request.index for request in requests] == list(range(300))
+    ids = [token for request in requests for token in request.input_ids]
+    assert (min(ids), max(ids)) == (10, 499)
+    assert {len(request.input_ids) for request in requests} == set(range(1, 41))
+    assert {request.output_len for request in requests} == {9}
+
+
+def test_changing_the_output_lengths_moves_neither_prompts_nor_their_lengths() -> None:
+    one = take(RandomTokens(Uniform(1, 40), Constant(9), vocab_size=500), 200)
+    other = take(RandomTokens(Uniform(1, 40), Uniform(1, 99), vocab_size=500), 200)
+    assert [request.input_ids for request in one] == [request.input_ids for request in other]
+
+
+def test_a_longer_run_begins_with_the_shorter_ones_prompts() -> None:
+    workload = RandomTokens(Uniform(1, 40), Uniform(1, 9), vocab_size=500)
+    assert take(workload, 200)[:70] == take(workload, 70)
