@@ -36,8 +36,8 @@ def feed(stream: bytes, cuts: list[int]) -> list[bytes]:
 
 
 pieces = st.sampled_from(
-    [b"data: ", b"data:", b"data", b":", b": comment", b"event: x", b"id: 3", b"retry: 9", b"\r", b"\n", b"\r\n", b"\n\n",
-     b"\r\r", b"{}", b"[DONE]", b" ", b"\xc3\xa9", b"\xc3", b"\xef\xbb\xbf", b"a:b"]
+    [b"data: ", b"data:", b"data", b":", b": comment", b"event: x", b"id: 3", b"retry: 9", b"\r", b"\n", b"\r\n",
+     b"\n\n", b"\r\r", b"{}", b"[DONE]", b" ", b"\xc3\xa9", b"\xc3", b"\xef\xbb\xbf", b"a:b"]
 )  # fmt: skip
 streams = st.lists(pieces, max_size=40).map(b"".join)
 

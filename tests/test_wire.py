@@ -143,7 +143,7 @@ ERROR = {"error": {"message": "out of memory", "type": "internal", "code": 500}}
         ("JSON of another kind", stream_of(["text"]), Outcome.PROTOCOL, "text"),
         ("no end mark", stream_of(*generated(1, 2, 3), end=b""), Outcome.TRUNCATED, "[DONE]"),
         ("no finish reason", stream_of(*generated(1, 2, 3)[:2]), Outcome.TRUNCATED, "finish reason"),
-        ("an event after the end", stream_of(*generated(3)) + stream_of(*generated(3)), Outcome.PROTOCOL, "after the end"),
+        ("more after the end", stream_of(*generated(3)) + stream_of(*generated(3)), Outcome.PROTOCOL, "after the end"),
         ("a count that falls", stream_of(*generated(1, 3, 2)), Outcome.TOKEN_MISMATCH, "fell from 3 to 2"),
         ("too many tokens", stream_of(*generated(1, 2, 4)), Outcome.TOKEN_MISMATCH, "4 came"),
     ],

@@ -133,8 +133,7 @@ class Connection(asyncio.Protocol):
         self._done = self._loop.create_future()
         exchange.sent = self._now()
         self._transport.write(message)
-        timer = self._loop.call_later(timeouts.first_token, self._watch, timeouts)
-        self._timer = timer
+        self._watch(timeouts)
         try:
             await self._done
         finally:
@@ -142,11 +141,17 @@ class Connection(asyncio.Protocol):
             self._done = None
 
     def _watch(self, timeouts: Timeouts) -> None:
-        """End the exchange if a deadline has passed, else look again when the next one would."""
+        """End the exchange if a deadline has passed, else look again when the next one would.
+
+        One timer a request and no work for a chunk: a chunk only puts the deadline off, but for the first, after which
+        the time between tokens counts, so that until then it looks at least that often.
+        """
         now, noted = self._now(), self._noted
         sent = noted.sent or now
+        look_again = timeouts.total
         if noted.last is None:
             deadline, passed = sent + timeouts.first_token, f"no first token within {timeouts.first_token:g} s"
+            look_again = timeouts.between_tokens
         else:
             deadline, passed = noted.last + timeouts.between_tokens, f"no token for {timeouts.between_tokens:g} s"
         if sent + timeouts.total < deadline:
@@ -154,7 +159,7 @@ class Connection(asyncio.Protocol):
         if now >= deadline:
             self._finish(Fault(Outcome.TIMEOUT, passed))
         else:
-            self._timer = self._loop.call_later(deadline - now, self._watch, timeouts)
+            self._timer = self._loop.call_later(min(deadline - now, look_again), self._watch, timeouts)
 
     def _finish(self, fault: Exception | None = None) -> None:
         if self._done is None or self._done.done():

@@ -93,7 +93,7 @@ async def _serve(
 ) -> None:
     engine = Engine(Scheduler(limits, step_time), settings.decode_log_interval)
     app = Server(engine, Status(engine, settings)).app()
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, keepalive_timeout=600)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, keepalive_timeout=600, shutdown_timeout=0)
     await runner.setup()
     site = web.TCPSite(runner, host, port, backlog=4096)
     await site.start()
@@ -115,7 +115,6 @@ async def _serve(
     address = runner.addresses[0]
     print(f"ready http://{address[0]}:{address[1]}", flush=True)
     await stop.wait()
-    runner.shutdown_timeout = 0  # type: ignore[attr-defined]
     await runner.cleanup()
 
 

@@ -1,0 +1,127 @@
+"""The verdict, one reason at a time, on records that differ from a good one in a single thing."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from loadgen.card import card_of
+from loadgen.verdict import judge, samples_needed, slo_results
+
+
+def metric(count: int = 1000, p50: float = 0.2, p99: float = 0.4) -> dict[str, Any]:
+    return {"count": count, "mean": p50, "p50": p50, "p90": p99, "p95": p99, "p99": p99, "p999": p99, "max": p99}
+
+
+GOOD: dict[str, Any] = {
+    "mode": "serving",
+    "complete": True,
+    "scenario": {
+        "measure": {"max_fault_share": 0.01, "quantiles": ["p50", "p90", "p95", "p99"]},
+        "limits": {"max_concurrency": 64},
+        "slo": {},
+        "arrivals": {"kind": "poisson"},
+        "workload": {
+            "input_len": {"kind": "constant", "value": 256},
+            "output_len": {"kind": "uniform", "low": 8, "high": 56},
+            "num_prompts": 1000,
+        },
+    },
+    "counts": {"scheduled": 1000, "sent": 1000, "ok": 1000, "fault": 0, "dropped": 0},
+    "faults": {},
+    "offered": {"scheduled_per_s": 10.0, "achieved_per_s": 10.0, "scheduled_span": 100.0, "achieved_span": 100.0},
+    "metrics": {name: metric() for name in ("ttft", "ttft_service", "tpot", "itl", "e2e")}
+    | {"lateness": metric(p50=0.0004, p99=0.0009), "lag": metric(p50=0.0004, p99=0.0009)},
+    "throughput": {"output_tokens_per_s": 320.0},
+    "target": {"server": {"max_running_requests": 16, "max_total_num_tokens": 4096, "chunked_prefill_size": 256}},
+}
+
+
+def reasons(**changes: Any) -> list[str]:
+    """The reasons for a record in which the keys at these paths (a__b for a.b) have other values."""
+    data = copy.deepcopy(GOOD)
+    for path, value in changes.items():
+        *tables, key = path.split("__")
+        table = data
+        for name in tables:
+            table = table[name]
+        table[key] = value
+    verdict = judge(data)
+    assert verdict.valid == (not verdict.reasons)
+    return verdict.reasons
+
+
+def test_a_run_with_nothing_wrong_is_valid() -> None:
+    assert reasons() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"complete": False, "counts__ok": 600}, "the run was interrupted: 400 of 1000 requests never left"),
+        ({"faults": {"cancelled": 3}, "counts__fault": 3}, "3 requests were still open at the end"),
+        ({"counts__dropped": 5}, "5 of 1000 requests were dropped at the cap of 64"),
+        ({"counts__fault": 11, "faults": {"status": 11}}, "11 of 1000 requests failed (11 status)"),
+        ({"offered__achieved_span": 102.1, "offered__achieved_per_s": 9.79}, "left at 9.79/s where 10/s were"),
+        ({"metrics__lag__p99": 0.0051}, "lateness p99 is 5.10 ms, over 5.00 ms"),
+        ({"metrics__lag__p99": 0.0021, "metrics__ttft__p50": 0.04}, "lateness p99 is 2.10 ms, over 2.00 ms"),
+        ({"counts__ok": 0}, "no request succeeded"),
+        ({"metrics__tpot__count": 298}, "p99 needs 299 samples: tpot has 298"),
+        ({"scenario__slo": {"e2e_p999": 9.0}}, "p999 needs 2995 samples: e2e has 1000"),
+    ],
+)
+def test_each_thing_that_spoils_a_run_is_a_reason(changes: dict[str, Any], expected: str) -> None:
+    found = reasons(**changes)
+    assert len(found) == 1
+    assert expected in found[0]
+
+
+@pytest.mark.parametrize(
+    ("why", "changes"),
+    [
+        ("a percent of faults is allowed", {"counts__fault": 10, "faults": {"status": 10}}),
+        ("two percent off the rate is allowed", {"offered__achieved_span": 101.9}),
+        ("a millisecond of lag is what timers can hold", {"metrics__ttft__p50": 0.002}),
+        ("waiting at the cap is not the client's lag", {"metrics__lateness__p99": 3.0}),
+        ("one instant has no rate", {"offered": {"scheduled_per_s": None, "achieved_per_s": None,
+                                                 "scheduled_span": 0.0, "achieved_span": 0.003}}),
+        ("answers of one token have no TPOT", {"metrics__tpot__count": 0, "metrics__itl__count": 0}),
+        ("few samples carry a median", {"metrics__e2e__count": 5, "scenario__measure__quantiles": ["p50"]}),
+    ],
+)  # fmt: skip
+def test_what_does_not_spoil_a_run(why: str, changes: dict[str, Any]) -> None:
+    assert reasons(**changes) == [], why
+
+
+def test_the_samples_a_quantile_needs_are_those_of_the_binomial_bound() -> None:
+    """A 95 % upper bound for p99 needs 299 samples; the largest of n is below p99 with probability 0.99^n."""
+    needed = {q: samples_needed(q) for q in (0.5, 0.9, 0.95, 0.99, 0.999)}
+    assert needed == {0.5: 5, 0.9: 29, 0.95: 59, 0.99: 299, 0.999: 2995}
+    for q, n in needed.items():
+        assert q**n <= 0.05 < q ** (n - 1)
+
+
+def test_an_slo_is_met_missed_or_without_a_value() -> None:
+    data = copy.deepcopy(GOOD)
+    data["scenario"]["slo"] = {"ttft_p99": 0.4, "ttft_mean": 0.1, "tpot_p50": 1.0}
+    data["metrics"]["tpot"]["p50"] = None
+    assert slo_results(data) == {
+        "ttft_p99": {"limit": 0.4, "value": 0.4, "met": True},
+        "ttft_mean": {"limit": 0.1, "value": 0.2, "met": False},
+        "tpot_p50": {"limit": 1.0, "value": None, "met": False},
+    }
+
+
+def test_the_card_has_exactly_its_keys_and_null_where_this_mode_has_no_figure() -> None:
+    assert card_of(GOOD) == {
+        "mode": "serving",
+        "batching_mode": "continuous",
+        "arrival_pattern": "poisson",
+        "concurrency": {"max_running_requests": 16, "max_concurrency": 64},
+        "batch_tokens": {"max_prefill_tokens": None},
+        "chunked_prefill": {"enabled": True, "chunked_prefill_size": 256},
+        "workload": {"input_len": 256, "output_len": {"kind": "uniform", "low": 8, "high": 56}, "num_prompts": 1000},
+        "perf": {"ttft": 0.2, "tpot": 0.2, "itl_p95": 0.4, "throughput": 320.0},
+        "memory": {"offline_peak": None, "serving_kv_pool": 4096},
+        "path": {"resolved_backend": None},
+    }
