@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ HOUR = 3600.0
 
 def named(name: str, n: int, seed: int) -> NDArray[np.float64]:
     rng = np.random.default_rng(seed)
-    values: dict[str, NDArray[np.float64]] = {
+    values: dict[str, NDArray[Any]] = {
         "constant": np.full(n, 0.0317),
         "uniform": rng.uniform(0, 0.2, n),
         "exponential": rng.exponential(0.05, n),
@@ -27,7 +28,7 @@ def named(name: str, n: int, seed: int) -> NDArray[np.float64]:
         "tiny": rng.integers(0, 5, n) * 1e-6,
         "edges": rng.choice([0.0, 1e-6, 2047e-6, 2048e-6, 2049e-6, 1.0, HOUR - 1e-6, HOUR, HOUR + 1, 1e9], n),
     }
-    return values[name]
+    return values[name].astype(np.float64)
 
 
 samples = st.builds(

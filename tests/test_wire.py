@@ -107,11 +107,9 @@ def test_fewer_tokens_than_asked_for_are_fine_where_the_model_may_stop() -> None
 
 
 def generated(*tokens: int, reason: Any = None) -> list[dict[str, Any]]:
-    events = [
-        {"text": "x", "meta_info": {"completion_tokens": n, "prompt_tokens": 1, "finish_reason": None}} for n in tokens
-    ]
-    events[-1]["meta_info"]["finish_reason"] = reason or {"type": "length", "length": tokens[-1]}
-    return events
+    metas: list[dict[str, Any]] = [{"completion_tokens": n, "prompt_tokens": 1, "finish_reason": None} for n in tokens]
+    metas[-1]["finish_reason"] = reason or {"type": "length", "length": tokens[-1]}
+    return [{"text": "x", "meta_info": meta} for meta in metas]
 
 
 def stream_of(*events: Any, end: bytes = b"data: [DONE]\n\n") -> bytes:

@@ -1,0 +1,232 @@
+"""The simulator over HTTP: SGLang's shapes, key by key, and what a server must do with the odd request."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from serving import FAST, simulator
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with simulator(*FAST, "--max-total-tokens", "500", "--context-length", "400") as (url, _):
+        yield url
+
+
+def ask(url: str, body: Any = None, method: str | None = None) -> tuple[int, str]:
+    data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def events(stream: str) -> list[dict[str, Any]]:
+    datas = [line[6:] for line in stream.split("\n") if line.startswith("data: ")]
+    assert datas[-1] == "[DONE]"
+    return [json.loads(data) for data in datas[:-1]]
+
+
+def captured_json(name: str) -> dict[str, Any]:
+    text = (GOLDEN / name).read_text()
+    found: dict[str, Any] = json.loads(text[text.index("{") :])
+    return found
+
+
+def shape(content: Any) -> Any:
+    """Keys all the way down, and the kind of each value; a list has the shape of its first element."""
+    if isinstance(content, dict):
+        return {key: shape(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [shape(content[0])] if content else []
+    return "number" if isinstance(content, int | float) and not isinstance(content, bool) else type(content).__name__
+
+
+GENERATE = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 5, "ignore_eos": True}, "stream": True}
+# What a simulator has no figure for: log-probability times and internals of a real engine.
+NOT_SIMULATED = {"storage_prefetch_wait", "storage_staging_wait", "forward_entry_time", "prefill_finished_time",
+                 "queue_time", "response_sent_to_client_ts", "weight_versions", "first_token_latency",
+                 "api_server_dispatch_finish_ts", "request_finished_ts", "decode_throughput"}  # fmt: skip
+
+
+def test_generate_streams_cumulative_text_and_ids_in_sglangs_shape(url: str) -> None:
+    _, stream = ask(f"{url}/generate", GENERATE)
+    ours, real = events(stream), events((GOLDEN / "generate_stream.sse").read_text())
+    assert [event["meta_info"]["completion_tokens"] for event in ours] == [1, 2, 3, 4, 5]
+    assert all(len(event["output_ids"]) == event["meta_info"]["completion_tokens"] for event in ours)
+    assert ours[-1]["text"].startswith(ours[0]["text"])
+    for one, other in [(ours[0], real[0]), (ours[-1], real[-1])]:
+        expected = {key: value for key, value in shape(other)["meta_info"].items() if key not in NOT_SIMULATED}
+        assert shape(one) == shape(other) | {"meta_info": expected}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "capture"),
+    [
+        (
+            "/v1/completions",
+            {"prompt": [5, 6], "stream_options": {"include_usage": True}},
+            "completions_stream_usage.sse",
+        ),
+        (
+            "/v1/completions",
+            {"prompt": "a b", "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+            "completions_stream_continuous_usage.sse",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "hi"}], "stream_options": {"include_usage": True}},
+            "chat_stream_usage.sse",
+        ),
+    ],
+)
+def test_the_openai_apis_stream_in_sglangs_shape(url: str, path: str, asked: dict[str, Any], capture: str) -> None:
+    _, stream = ask(f"{url}{path}", {**asked, "max_tokens": 4, "stream": True})
+    ours, real = events(stream), events((GOLDEN / capture).read_text())
+    for position in (0, 1, -3, -2):
+        assert shape(ours[position]) == shape(real[position])
+    end, real_end = shape(ours[-1]), shape(real[-1])
+    assert end.keys() == real_end.keys()
+    assert set(real_end["usage"]) <= set(end["usage"])
+    assert ours[-1]["usage"]["completion_tokens"] == 4
+
+
+def test_whole_answers_hold_all_of_it(url: str) -> None:
+    _, text = ask(f"{url}/generate", {**GENERATE, "stream": False})
+    assert json.loads(text)["meta_info"]["finish_reason"] == {"type": "length", "length": 5}
+    _, text = ask(f"{url}/v1/completions", {"prompt": "a b c", "max_tokens": 3})
+    assert json.loads(text)["usage"]["total_tokens"] == 6
+    _, text = ask(f"{url}/v1/chat/completions", {"messages": [{"role": "user", "content": "w7"}], "max_tokens": 3})
+    assert json.loads(text)["choices"][0]["message"]["content"].count(" w") == 3
+
+
+def test_the_same_prompt_gives_the_same_output_as_greedy_decoding_does(url: str) -> None:
+    outputs = [json.loads(ask(f"{url}/generate", {**GENERATE, "stream": False})[1])["output_ids"] for _ in range(2)]
+    other = json.loads(ask(f"{url}/generate", {**GENERATE, "input_ids": [5, 6], "stream": False})[1])["output_ids"]
+    assert outputs[0] == outputs[1] != other
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/generate", b"{oops", "no JSON"),
+        ("/generate", [1], "must be a JSON object"),
+        ("/generate", {}, "a prompt must be given"),
+        ("/generate", {"input_ids": []}, "the prompt is empty"),
+        ("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 0}}, "at least 1, got 0"),
+        ("/generate", {"input_ids": [1] * 399}, "exceeds the model's maximum context length of 400"),
+        ("/generate", {"input_ids": [1], "sampling_params": 3}, "sampling_params must be an object"),
+        ("/v1/completions", {"prompt": [[1], [2]]}, "one list of token ids"),
+        ("/v1/chat/completions", {"messages": "hi"}, "messages must be a list"),
+    ],
+)
+def test_a_bad_request_is_a_400_that_says_why(url: str, path: str, body: Any, says: str) -> None:
+    status, text = ask(f"{url}{path}", body)
+    assert status == 400
+    error = json.loads(text)
+    assert says in (error["error"]["message"] if path == "/generate" else error["message"])
+
+
+def test_what_can_never_fit_the_pool_is_refused_at_once() -> None:
+    with simulator(*FAST, "--max-total-tokens", "50") as (url, _):
+        status, text = ask(f"{url}/generate", {"input_ids": [1] * 40, "sampling_params": {"max_new_tokens": 20}})
+    assert (status, "can never fit a pool of 50" in text) == (400, True)
+
+
+def test_loads_models_and_identity_have_sglangs_keys(url: str) -> None:
+    loads = json.loads(ask(f"{url}/v1/loads")[1])
+    real = captured_json("GET_v1_loads_include_all.txt")
+    assert loads.keys() == real.keys()
+    assert loads["loads"][0].keys() == real["loads"][0].keys() - {"disaggregation"}
+    models = json.loads(ask(f"{url}/v1/models")[1])
+    assert shape(models) == shape(captured_json("GET_v1_models.txt"))
+    info, real_info = json.loads(ask(f"{url}/server_info")[1]), captured_json("GET_server_info.txt")
+    assert info.keys() - real_info.keys() == {"simulator"}
+    assert info["internal_states"][0]["effective_max_running_requests_per_dp"] == 64
+    model_info = json.loads(ask(f"{url}/model_info")[1])
+    assert model_info.keys() <= captured_json("GET_model_info.txt").keys()
+    assert [ask(f"{url}{path}")[0] for path in ("/health", "/health_generate")] == [200, 200]
+
+
+def test_metrics_count_what_was_done() -> None:
+    with simulator(*FAST) as (url, _):
+        for _ in range(3):
+            ask(f"{url}/generate", GENERATE)
+        text = ask(f"{url}/metrics")[1]
+    samples = {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
+    assert samples["sglang:num_requests_total"] == 3
+    assert samples["sglang:prompt_tokens_total"] == 9
+    assert samples["sglang:generation_tokens_total"] == 15
+    assert samples["sglang:time_to_first_token_seconds_count"] == 3
+    assert samples["sglang:inter_token_latency_seconds_count"] == 12
+    assert samples["sglang:e2e_request_latency_seconds_count"] == 3
+    assert samples["sglang:max_total_num_tokens"] == 65536
+    assert re.search(r'sglang:inter_token_latency_seconds_bucket\{[^}]*le="0.035"', text)
+
+
+SLOW = ("--step-time", "decode_base=0.2", "prefill_base=0.001")
+
+
+def test_a_client_that_goes_away_gives_its_tokens_back_and_the_cache_is_flushed_only_when_idle() -> None:
+    with simulator(*SLOW) as (url, _):
+        body = {**GENERATE, "sampling_params": {"max_new_tokens": 1000, "ignore_eos": True}}
+        request = urllib.request.Request(f"{url}/generate", json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            answer.readline()
+            assert json.loads(ask(f"{url}/v1/loads")[1])["loads"][0]["num_used_tokens"] > 0
+            assert ask(f"{url}/flush_cache", method="POST")[0] == 400
+        deadline = time.monotonic() + 5
+        while json.loads(ask(f"{url}/v1/loads")[1])["loads"][0]["num_running_reqs"]:
+            assert time.monotonic() < deadline
+        assert ask(f"{url}/flush_cache", method="POST")[0] == 200
+
+
+def test_the_log_is_in_sglangs_words() -> None:
+    with simulator(*FAST, "--decode-log-interval", "1") as (url, process):
+        ask(f"{url}/generate", GENERATE)
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "max_total_num_tokens=65536, chunked_prefill_size=2048, max_prefill_tokens=16384" in log
+    assert log.count("Prefill batch, #new-seq: 1, #new-token: 3, #cached-token: 0, token usage: 0.00, ") == 1
+    assert (
+        len(re.findall(r"Decode batch, #running-req: 1, #token: \d+, token usage: 0.00, cuda graph: True, ", log)) == 4
+    )
+
+
+def test_the_end_of_its_parent_is_its_own() -> None:
+    with simulator() as (_, process):
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(timeout=10) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--host", "0.0.0.0"], "serves this machine only, expected 127.0.0.1, got '0.0.0.0'"),  # noqa: S104
+        (["--max-running-requests", "0"], "expected a whole number of 1 or more, got '0'"),
+        (["--step-time", "decode=1"], "unknown step-time coefficient 'decode', expected one of prefill_base"),
+        (["--step-time", "decode_base=fast"], "decode_base: expected a number of 0 or more, got 'fast'"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments: list[str], says: str) -> None:
+    asked = [sys.executable, "-m", "loadgen.simulator", *arguments]
+    ended = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+    assert ended.returncode == 2
+    assert says in ended.stderr
