@@ -219,10 +219,20 @@ class Measure(Table):
     poll_interval: Seconds = Field(1.0, description="seconds between looks at the server's and the client's load")
 
 
+def _simulator_by_default(table: object) -> object:
+    return {"kind": "simulator", **table} if isinstance(table, dict) else table
+
+
+Target = Annotated[
+    Annotated[SimulatorTarget | UrlTarget, Field(discriminator="kind")],
+    BeforeValidator(_simulator_by_default, json_schema_input_type=SimulatorTarget | UrlTarget),
+]
+
+
 class Scenario(Table):
     """One question to a server: what is driven, with what, when, and within which limits."""
 
-    target: Annotated[SimulatorTarget | UrlTarget, Field(discriminator="kind")] = SimulatorTarget()
+    target: Target = SimulatorTarget()
     workload: RandomWorkload
     arrivals: Annotated[FixedArrivals | PoissonArrivals | BurstArrivals | OneshotArrivals, Field(discriminator="kind")]
     limits: Limits = Limits()

@@ -106,4 +106,4 @@ def _counts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def console(*, stderr: bool = False) -> Console:
     """A console that colours terminals and writes plain text elsewhere."""
     plain = Console(stderr=stderr, highlight=False)
-    return plain if plain.is_terminal else Console(stderr=stderr, highlight=False, width=120)
+    return plain if plain.is_terminal else Console(stderr=stderr, highlight=False, width=200)

@@ -1,0 +1,47 @@
+"""Reading records: older ones, newer ones, cut ones, and what is none."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadgen.record import Record, RecordError
+
+
+def written(folder: Path, data: object) -> Path:
+    (folder / "record.json").write_text(json.dumps(data))
+    return folder
+
+
+def test_a_newer_schema_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"schema 2 is newer than this loadgen reads \(1\): update loadgen"):
+        Record.read(written(tmp_path, {"schema": 2}))
+
+
+@pytest.mark.parametrize("data", [{}, {"schema": "1"}, {"schema": 0}, [], None])
+def test_what_is_no_record_is_refused(tmp_path: Path, data: object) -> None:
+    with pytest.raises(RecordError, match="expected a record with a schema number"):
+        Record.read(written(tmp_path, data))
+
+
+def test_a_broken_or_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"is no record: it has no record\.json"):
+        Record.read(tmp_path)
+    (tmp_path / "record.json").write_text('{"schema": 1,')
+    with pytest.raises(RecordError, match=r"record\.json cannot be read"):
+        Record.read(tmp_path)
+
+
+def test_a_request_line_that_was_cut_by_a_kill_is_left_out_of_the_counts(tmp_path: Path) -> None:
+    written(tmp_path, {"schema": 1, "complete": False, "counts": {"scheduled": 9}})
+    lines = [{"outcome": "ok", "sent": 0.1}, {"outcome": "status", "sent": 0.2}, {"outcome": "dropped", "sent": None}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "requests.jsonl").write_text(text + '{"outcome": "ok", "se')
+    data = Record.read(tmp_path).data
+    assert data["counts"] == {"scheduled": 9, "sent": 2, "ok": 1, "fault": 1, "dropped": 1}
+    assert data["faults"] == {"status": 1}
+
+
+def test_a_record_that_was_killed_before_its_first_request_counts_nothing(tmp_path: Path) -> None:
+    data = Record.read(written(tmp_path, {"schema": 1, "complete": False, "counts": {"scheduled": 9}})).data
+    assert data["counts"] == {"scheduled": 9, "sent": 0, "ok": 0, "fault": 0, "dropped": 0}
