@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadgen.wire.sse import Decoder
@@ -48,8 +48,31 @@ def test_any_split_of_the_bytes_gives_the_events_of_the_standard(stream: bytes, 
 
 
 @given(streams)
+@example(b"data: a\r\ndata: b\r\n\r\n")  # a read that ends between CR and LF
 def test_byte_by_byte_gives_the_events_of_the_standard(stream: bytes) -> None:
     assert feed(stream, list(range(len(stream)))) == by_the_standard(stream)
+
+
+def loose_after_last_event(stream: bytes) -> bool:
+    """Whether a line, finished or not, that is neither blank nor a comment follows the last event."""
+    loose = data = False
+    for line in re.split(rb"\r\n|\n|\r", stream):
+        if line == b"":
+            loose, data = loose and not data, False
+        else:
+            loose = loose or not line.startswith(b":")
+            data = data or line.partition(b":")[0] == b"data"
+    return loose
+
+
+@given(streams, st.lists(st.integers(0, 10_000), max_size=12))
+def test_what_follows_the_last_event_is_pending_however_the_bytes_are_split(stream: bytes, cuts: list[int]) -> None:
+    stream = b"data: a\n\n" + stream + b":"  # the colon ends no line, so that a last blank line is a whole one
+    decoder, last = Decoder(), 0
+    for cut in [*sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]:
+        decoder.feed(stream[last:cut])
+        last = cut
+    assert decoder.pending == loose_after_last_event(stream)
 
 
 @pytest.mark.parametrize(

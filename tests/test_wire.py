@@ -1,6 +1,7 @@
 """Answers: what a real server sent, what broken ones send, and what is asked for."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,12 @@ def test_fewer_tokens_than_asked_for_are_fine_where_the_model_may_stop() -> None
     assert read("generate", stream, 99, sampling=FREE).output_tokens == 16
 
 
+def test_more_tokens_than_asked_for_are_a_fault_even_where_the_model_may_stop() -> None:
+    with pytest.raises(Fault) as caught:
+        read("generate", (GOLDEN / "generate_stream.sse").read_bytes(), 15, sampling=FREE)
+    assert caught.value.kind is Outcome.TOKEN_MISMATCH
+
+
 def generated(*tokens: int, reason: Any = None) -> list[dict[str, Any]]:
     metas: list[dict[str, Any]] = [{"completion_tokens": n, "prompt_tokens": 1, "finish_reason": None} for n in tokens]
     metas[-1]["finish_reason"] = reason or {"type": "length", "length": tokens[-1]}
@@ -142,6 +149,15 @@ ERROR = {"error": {"message": "out of memory", "type": "internal", "code": 500}}
         ("no end mark", stream_of(*generated(1, 2, 3), end=b""), Outcome.TRUNCATED, "[DONE]"),
         ("no finish reason", stream_of(*generated(1, 2, 3)[:2]), Outcome.TRUNCATED, "finish reason"),
         ("more after the end", stream_of(*generated(3)) + stream_of(*generated(3)), Outcome.PROTOCOL, "after the end"),
+        ("half an event after the end", stream_of(*generated(3)) + b"data: {", Outcome.PROTOCOL, "after its end"),
+        ("bytes after the end", stream_of(*generated(3)) + b"<html>\n", Outcome.PROTOCOL, "after its end"),
+        ("a count beyond 64 bits", stream_of(*generated(2**70)), Outcome.PROTOCOL, "not of this API"),
+        ("a negative count", stream_of(*generated(-1)), Outcome.PROTOCOL, "not of this API"),
+        ("a count that is a boolean", stream_of(*generated(True)), Outcome.PROTOCOL, "not of this API"),
+        ("JSON too deep to read", b"data: " + b"[" * 200_000 + b"\n\n", Outcome.PROTOCOL, "[[["),
+        ("a plain body too deep to read", b"[" * 60_000, Outcome.PROTOCOL, "[[["),
+        ("a long error as plain JSON", b'{"error":"' + b"m" * 9000 + b'"}', Outcome.SERVER_ERROR, "mmm"),
+        ("a wordless abort", stream_of(*generated(1, reason={"type": "abort"})), Outcome.SERVER_ERROR, "no reason"),
         ("a count that falls", stream_of(*generated(1, 3, 2)), Outcome.TOKEN_MISMATCH, "fell from 3 to 2"),
         ("too many tokens", stream_of(*generated(1, 2, 4)), Outcome.TOKEN_MISMATCH, "4 came"),
     ],
@@ -150,6 +166,47 @@ def test_a_200_alone_is_no_success(why: str, stream: bytes, kind: Outcome, detai
     with pytest.raises(Fault) as caught:
         read("generate", stream, 3)
     assert (caught.value.kind, detail in caught.value.detail) == (kind, True), why
+    assert len(caught.value.detail) < 300
+
+
+def test_a_comment_after_the_end_says_nothing() -> None:
+    assert read("generate", stream_of(*generated(1, 2, 3)) + b": ping\n\n", 3).output_tokens == 3
+
+
+def test_half_a_surrogate_pair_in_an_error_can_be_written_down() -> None:
+    with pytest.raises(Fault) as caught:
+        read("generate", b'data: {"error":{"message":"bad \\ud800 text"}}\n\n', 3)
+    assert caught.value.detail.encode() == b"bad ? text"
+
+
+jsons = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def places(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path to each value inside a JSON value."""
+    keys = content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ()
+    return [place for key in keys for place in [(*path, key), *places(content[key], (*path, key))]]
+
+
+@pytest.mark.parametrize(("file", "api", "asked", "prompt"), CAPTURED)
+@given(data=st.data())
+def test_whatever_stands_in_place_of_a_value_nothing_but_a_fault_comes_of_it(
+    file: str, api: str, asked: int, prompt: int, data: st.DataObject
+) -> None:
+    events = contents((GOLDEN / file).read_bytes())
+    *path, last = data.draw(st.sampled_from(places(events)))
+    inner: Any = events
+    for key in path:
+        inner = inner[key]
+    inner[last] = data.draw(jsons)
+    with suppress(Fault):
+        exchange = read(api, stream_of(*events), asked)
+        counts = (exchange.input_tokens, exchange.output_tokens, exchange.cached_tokens)
+        assert all(count is None or type(count) is int for count in counts)
 
 
 def chat(delta: dict[str, Any] | None = None, usage: int | None = None, reason: str | None = None) -> dict[str, Any]:
@@ -176,6 +233,26 @@ def test_chunks_that_contradict_the_usage_at_the_end_are_a_fault() -> None:
     with pytest.raises(Fault) as caught:
         read("chat", stream, 3)
     assert caught.value.kind is Outcome.TOKEN_MISMATCH
+
+
+def test_a_last_token_without_text_is_no_contradiction() -> None:
+    """SGLang's chat sends no chunk for a token without text, and no usage with the finish reason."""
+    said = [chat({"content": "x"}, usage=1), chat({"content": "y"}, usage=2), chat({}, reason="stop")]
+    exchange = read("chat", stream_of(*said, chat(usage=3)), 9, sampling=FREE)
+    assert (exchange.tokens.tolist(), exchange.output_tokens) == ([1, 2, 3], 3)
+
+
+def test_fewer_tokens_by_usage_than_by_the_chunks_are_a_fault() -> None:
+    said = [chat({"content": "x"}, usage=1), chat({"content": "y"}, usage=3), chat({}, reason="stop")]
+    with pytest.raises(Fault) as caught:
+        read("chat", stream_of(*said, chat(usage=2)), 9, sampling=FREE)
+    assert caught.value.kind is Outcome.TOKEN_MISMATCH
+
+
+def test_a_count_that_a_later_chunk_leaves_out_is_no_total() -> None:
+    said = [chat({"content": "x"}, usage=1), chat({"content": "y"}, usage=2), chat({"content": "z"}, reason="length")]
+    exchange = read("chat", stream_of(*said), 3)
+    assert (exchange.tokens.tolist(), exchange.output_tokens) == ([1, 2, 3], None)
 
 
 def test_cached_tokens_are_read_where_the_server_tells_them() -> None:

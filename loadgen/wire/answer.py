@@ -12,6 +12,7 @@ from loadgen.wire.sse import Decoder
 
 END_MARK = b"[DONE]"
 _SHOWN = 200  # characters of the server's text kept in a fault
+_HEAD = 65536  # bytes kept of a body that is no event stream: it may be one JSON error with a long message
 
 
 class Answer:
@@ -20,7 +21,7 @@ class Answer:
     def __init__(self, exchange: Exchange, *, exact: bool) -> None:
         self._exchange, self._exact = exchange, exact
         self._events = Decoder()
-        self._head = b""  # the first bytes, until there is an event
+        self._head = bytearray()  # the first bytes, until there is an event
         self._seen_event = self._ended = False
         self._finish_reason: str | None = None
         self._counted = 0  # output tokens by the server's own running count
@@ -30,7 +31,7 @@ class Answer:
         """Take bytes of the body that were read at `at`; raises Fault."""
         events = self._events.feed(data)
         if not self._seen_event:
-            self._head = (self._head + data)[:4096]
+            self._head += data[: _HEAD - len(self._head)]
             self._seen_event = bool(events)
         for event in events:
             if self._ended:
@@ -47,6 +48,8 @@ class Answer:
             raise self._no_stream()
         if not self._ended:
             raise Fault(Outcome.TRUNCATED, f"the stream ended without {END_MARK.decode()}, after {got} chunks")
+        if self._events.pending:
+            raise Fault(Outcome.PROTOCOL, "the stream went on after its end mark")
         if self._finish_reason is None:
             raise Fault(Outcome.TRUNCATED, f"the stream ended without a finish reason, after {got} chunks")
         total = self._exchange.output_tokens = self._total
@@ -57,7 +60,7 @@ class Answer:
     def _note(self, event: bytes, at: float) -> None:
         try:
             content = json.loads(event)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Fault(Outcome.PROTOCOL, f"an event that is no JSON: {_shown(event)}") from None
         if fault := _error_in(content):
             raise fault
@@ -71,23 +74,26 @@ class Answer:
         raise NotImplementedError
 
     def _count(self, tokens: int, at: float) -> None:
-        """Note the server's running count of output tokens."""
+        """Note the server's running count of output tokens. It may rise in an event that brought no text: the server
+        holds text back until its characters are whole."""
         if tokens < self._counted:
             raise Fault(Outcome.TOKEN_MISMATCH, f"the output token count fell from {self._counted} to {tokens}")
         if tokens > self._counted:
             self._counted = self._total = tokens
             self._exchange.chunk(at, tokens)
 
-    def _finish(self, reason: str | None, message: str = "") -> None:
+    def _finish(self, reason: str | None, message: str | None = None) -> None:
         if reason == "abort":
-            raise Fault(Outcome.SERVER_ERROR, f"the server aborted the request: {message}"[:_SHOWN])
+            raise Fault(
+                Outcome.SERVER_ERROR, _printable(f"the server aborted the request: {message or 'no reason given'}")
+            )
         self._finish_reason = reason or self._finish_reason
 
     def _no_stream(self) -> Fault:
-        head = self._head.strip()
+        head = bytes(self._head).strip()
         try:
             error = _error_in(json.loads(head))
-        except ValueError:
+        except (ValueError, RecursionError):
             error = None
         if error:
             return error
@@ -101,11 +107,12 @@ class GenerateAnswer(Answer):
 
     def _read(self, content: Any, at: float) -> None:
         meta = content["meta_info"]
-        self._count(meta["completion_tokens"], at)
-        self._exchange.input_tokens = meta["prompt_tokens"]
-        self._exchange.cached_tokens = meta.get("cached_tokens")
+        self._exchange.input_tokens = _tokens(meta["prompt_tokens"])
+        if (cached := meta.get("cached_tokens")) is not None:
+            self._exchange.cached_tokens = _tokens(cached)
+        self._count(_tokens(meta["completion_tokens"]), at)
         if reason := meta["finish_reason"]:
-            self._finish(reason["type"], reason.get("message", ""))
+            self._finish(reason["type"], reason.get("message"))
 
 
 class OpenAiAnswer(Answer):
@@ -116,38 +123,44 @@ class OpenAiAnswer(Answer):
     over the chunks. Where it never comes, the chunks are all there is, and `output_tokens` stays None.
     """
 
-    _uncounted = 0  # chunks with output but without a count
+    _uncounted = False  # output came in a chunk without a count
+    _final: int | None = None  # the count in the chunk that gave the finish reason
 
     def _read(self, content: Any, at: float) -> None:
         choices, usage = content["choices"], content.get("usage")
+        total = self._note_usage(usage) if usage else None
         if choices:
-            self._finish(choices[0].get("finish_reason"))
-        if usage and choices and not self._uncounted:
-            self._count(usage["completion_tokens"], at)
+            self._finish_choice(choices[0], total)
+        if total is not None and not self._uncounted and (choices or self._counted):
+            self._count(total, at)
         elif choices and _brings_output(choices[0]):
-            self._uncounted += 1
-            self._exchange.chunk(at, self._uncounted)
-        if usage:
-            self._note_usage(usage)
+            self._uncounted = True
+            self._total = total
+            self._exchange.chunk(at, self._exchange.tokens[-1] + 1 if self._exchange.tokens else 1)
 
-    def _note_usage(self, usage: Any) -> None:
-        total = usage["completion_tokens"]
-        if total < self._counted:
-            raise Fault(Outcome.TOKEN_MISMATCH, f"{self._counted} tokens came by the chunks' count, {total} by usage")
+    def _note_usage(self, usage: Any) -> int:
+        """The output tokens by this usage. SGLang's chat counts only chunks with text, so that the usage at the end may
+        rightly name more tokens than the last of them; not so once the count of the finishing chunk is known."""
+        total = _tokens(usage["completion_tokens"])
+        if self._final not in (None, total):
+            raise Fault(Outcome.TOKEN_MISMATCH, f"{self._final} tokens came by the chunks' count, {total} by usage")
         self._total = total
-        self._exchange.input_tokens = usage["prompt_tokens"]
-        if details := usage.get("prompt_tokens_details"):
-            self._exchange.cached_tokens = details.get("cached_tokens")
+        self._exchange.input_tokens = _tokens(usage["prompt_tokens"])
+        details = usage.get("prompt_tokens_details")
+        if details and (cached := details.get("cached_tokens")) is not None:
+            self._exchange.cached_tokens = _tokens(cached)
+        return total
+
+    def _finish_choice(self, choice: Any, total: int | None) -> None:
+        reason = choice.get("finish_reason")
+        self._finish(reason)
+        if reason:
+            self._final = total
 
     def close(self) -> None:
         super().close()
-        total = self._exchange.output_tokens
-        if total is None or not self._exchange.at:
-            return
-        if self._uncounted:
-            self._exchange.settle(total)
-        elif total != self._counted:
-            raise Fault(Outcome.TOKEN_MISMATCH, f"{self._counted} tokens came by the chunks' count, {total} by usage")
+        if self._uncounted and self._total is not None:
+            self._exchange.settle(self._total)
 
 
 def _brings_output(choice: Any) -> bool:
@@ -166,7 +179,19 @@ def _error_in(content: Any) -> Fault | None:
     if not error:
         return None
     message = error.get("message") if isinstance(error, dict) else error
-    return Fault(Outcome.SERVER_ERROR, str(message or error)[:_SHOWN])
+    return Fault(Outcome.SERVER_ERROR, _printable(str(message or error)))
+
+
+def _tokens(count: Any) -> int:
+    """A number of tokens as JSON has it; raises TypeError for anything else."""
+    if type(count) is not int or count >> 63:  # negative, or more than an exchange can hold
+        raise TypeError
+    return count
+
+
+def _printable(text: str) -> str:
+    """The beginning of a text that may hold half a surrogate pair, which JSON allows and no encoding does."""
+    return text[:_SHOWN].encode("utf-8", "replace").decode()
 
 
 def _shown(data: bytes) -> str:

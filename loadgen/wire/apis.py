@@ -47,7 +47,7 @@ def _generate(request: Request, sampling: Sampling) -> dict[str, Any]:
 
 def _openai(request: Request, sampling: Sampling) -> dict[str, Any]:
     return {
-        "max_tokens": request.output_len,
+        "max_tokens": request.output_len,  # chat's newer name, max_completion_tokens, is not known to older servers
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "ignore_eos": sampling.ignore_eos,  # not OpenAI's own; SGLang and vLLM know it
@@ -60,7 +60,8 @@ def _completions(request: Request, sampling: Sampling) -> dict[str, Any]:
 
 
 def _chat(request: Request, sampling: Sampling) -> dict[str, Any]:
-    """Chat takes text: one word for each token id. What the server makes of it, it says in its usage."""
+    """Chat takes text: one word for each token id, so that lengths are in words. How many tokens the server made of
+    them, it says in its usage, and that is noted as `input_tokens`."""
     words = " ".join(f"w{token}" for token in request.input_ids)
     return {"messages": [{"role": "user", "content": words}], **_openai(request, sampling)}
 

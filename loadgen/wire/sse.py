@@ -17,8 +17,14 @@ class Decoder:
     def __init__(self) -> None:
         self._line = bytearray()  # the line that is not finished yet
         self._data: list[bytes] = []  # the data lines of the event that is not finished yet
+        self._loose = False  # a line that is neither blank nor a comment came after the last event
         self._after_cr = False  # an LF that comes next belongs to the CR before it
         self._at_start = True
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything but blank lines and comments came after the last event."""
+        return self._loose or (len(self._line) > 0 and not self._line.startswith(b":"))
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of each event that these bytes finish."""
@@ -28,7 +34,8 @@ class Decoder:
         if not chunk:
             return []
         self._after_cr = chunk.endswith(b"\r")
-        head, *rest = _END_OF_LINE.split(chunk)
+        # Servers end lines in LF, and splitting at a byte is several times as fast as at a pattern.
+        head, *rest = _END_OF_LINE.split(chunk) if b"\r" in chunk else chunk.split(b"\n")
         self._line += head
         if not rest:
             return []
@@ -47,7 +54,9 @@ class Decoder:
             if self._data:
                 events.append(b"\n".join(self._data))
                 self._data = []
+                self._loose = False
             return
         name, _, value = line.partition(b":")
+        self._loose = self._loose or name != b""
         if name == b"data":
             self._data.append(value.removeprefix(b" "))
