@@ -66,3 +66,7 @@ lock: ## pin the newest versions that fit (needs uv)
 .PHONY: clean
 clean: ## remove .venv and caches; records in runs/ stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.PHONY: bench
+bench: $(DEV) ## what the pure parts cost, in microseconds
+	@$(BIN)/python benchmarks/core.py

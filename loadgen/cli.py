@@ -72,6 +72,7 @@ def run(
 
 def _run(scenario: Scenario, name: str, seed: int, folder: Path, *, show: bool) -> Record:
     import asyncio
+    import resource
     import signal
 
     import uvloop
@@ -88,6 +89,8 @@ def _run(scenario: Scenario, name: str, seed: int, folder: Path, *, show: bool) 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         return await run_scenario(scenario, name, seed, folder, watch)
 
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one open file for each request in flight
     try:
         with (
             progress(scenario.workload.num_prompts, show=show) as watch,
@@ -104,6 +107,11 @@ def _run(scenario: Scenario, name: str, seed: int, folder: Path, *, show: bool) 
         _stop(TARGET_FAILED, f"{error}")
     except OSError as error:
         _stop(INVALID, f"the record in {folder} could not be written: {error.strerror or error}")
+    except ExceptionGroup as group:
+        failed, bugs = group.split(OSError)
+        if bugs or not failed:
+            raise
+        _stop(INVALID, f"the record in {folder} could not be written: {failed.exceptions[0]}")
 
 
 def _load(scenario: str, overrides: list[str], target: str | None) -> tuple[Scenario, str]:

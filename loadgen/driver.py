@@ -100,6 +100,7 @@ class Driver:
 
         When cancelled, what is still open or waiting ends as `cancelled` before the cancellation goes on.
         """
+        await self._sleep_until(start)
         self.in_flight.tally()
         try:
             async with asyncio.TaskGroup() as tasks:

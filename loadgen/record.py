@@ -16,6 +16,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,6 +34,21 @@ class RecordError(Exception):
     """A folder that is no record, or one that this version cannot read."""
 
 
+@dataclass(slots=True)
+class _Span:
+    """From the least to the largest instant."""
+
+    first: float = inf
+    last: float = -inf
+
+    def add(self, at: float) -> None:
+        self.first, self.last = min(self.first, at), max(self.last, at)
+
+    @property
+    def length(self) -> float:
+        return max(self.last - self.first, 0.0)
+
+
 class Recorder:
     """Writes the record of one run while it happens.
 
@@ -45,7 +61,7 @@ class Recorder:
         self._data: dict[str, Any] = {"schema": SCHEMA, **head}
         self._outcomes: Counter[Outcome] = Counter()
         self._tokens = Counter[str]()
-        self._sent: list[tuple[float, float]] = []  # (due, sent), from the start
+        self._sent, self._due_at, self._sent_at = 0, _Span(), _Span()
         self._last_ended = 0.0
         self._pending: list[Exchange] = []
         self._lag = Histogram()
@@ -72,7 +88,9 @@ class Recorder:
         self._requests.write(json.dumps(_line(exchange, self._start)) + "\n")
         self._outcomes[exchange.outcome] += 1
         if exchange.sent is not None:
-            self._sent.append((exchange.due - self._start, exchange.sent - self._start))
+            self._sent += 1
+            self._due_at.add(exchange.due)
+            self._sent_at.add(exchange.sent)
         if exchange.outcome is Outcome.OK:
             self._tokens["input"] += exchange.input_tokens or len(exchange.request.input_ids)
             self._tokens["output"] += exchange.tokens[-1] if exchange.tokens else 0
@@ -104,7 +122,7 @@ class Recorder:
         data = self._data
         data["counts"] = {
             "scheduled": self._scheduled,
-            "sent": len(self._sent),
+            "sent": self._sent,
             "ok": self._outcomes[Outcome.OK],
             "fault": sum(faults.values()),
             "dropped": self._outcomes[Outcome.DROPPED],
@@ -117,7 +135,7 @@ class Recorder:
             "input_tokens_per_s": self._tokens["input"] / duration if duration else None,
             "output_tokens_per_s": self._tokens["output"] / duration if duration else None,
         }
-        data["offered"] = _offered(self._sent)
+        data["offered"] = self._offered()
         data["concurrency"] = {
             "mean": round(in_flight.mean, 4),
             "peak": in_flight.peak,
@@ -125,6 +143,16 @@ class Recorder:
         }
         data["complete"] = complete
         return data
+
+    def _offered(self) -> dict[str, Any]:
+        """The rate that was scheduled and the one that left, over the requests that left; null for a single instant."""
+        scheduled, achieved, gaps = self._due_at.length, self._sent_at.length, self._sent - 1
+        return {
+            "scheduled_per_s": gaps / scheduled if scheduled else None,
+            "achieved_per_s": gaps / achieved if scheduled and achieved else None,
+            "scheduled_span": round(scheduled, 6),
+            "achieved_span": round(achieved, 6),
+        }
 
     def seal(self, data: dict[str, Any]) -> "Record":
         """Write the finished record: `totals` with a slo, a verdict and a card laid on top."""
@@ -222,16 +250,3 @@ def _summary(total: Histogram) -> dict[str, Any]:
             "overflow": total.overflow,
         }
     )
-
-
-def _offered(sent: list[tuple[float, float]]) -> dict[str, Any]:
-    """The rate that was scheduled and the one that left, over the requests that left; null for a single instant."""
-    due = [due for due, _ in sent]
-    left = [at for _, at in sent]
-    due_span, sent_span = (max(x) - min(x) if x else 0.0 for x in (due, left))
-    return {
-        "scheduled_per_s": (len(sent) - 1) / due_span if due_span else None,
-        "achieved_per_s": (len(sent) - 1) / sent_span if due_span and sent_span else None,
-        "scheduled_span": round(due_span, 6),
-        "achieved_span": round(sent_span, 6),
-    }

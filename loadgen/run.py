@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from loadgen import wire
 from loadgen.card import card_of
 from loadgen.client.http import HttpClient, Timeouts
@@ -34,7 +36,8 @@ async def run(scenario: Scenario, name: str, seed: int, folder: Path, watch: Wat
     schedule = plan(scenario, seed)
     async with reach(scenario.target, folder / "server.log") as endpoint, _client(scenario, endpoint) as client:
         recorder = Recorder(folder, _head(scenario, name, seed, schedule, endpoint), scenario.measure.itl_rule)
-        await _warm_up(client, schedule)
+        await _warm_up(client, schedule, scenario.limits.max_concurrency)
+        await client.open(_due_together(schedule, scenario.limits.max_concurrency))
         flushed = await endpoint.flush_cache() if scenario.measure.flush_cache else None
 
         def ended(exchange: Exchange) -> None:
@@ -78,10 +81,17 @@ def _client(scenario: Scenario, endpoint: Endpoint) -> HttpClient:
     )
 
 
-async def _warm_up(client: Client, schedule: Schedule) -> None:
-    """Send the warm-up requests at once and forget them."""
+def _due_together(schedule: Schedule, max_concurrency: int | None) -> int:
+    """The most requests that are due within one second, or the cap: so many connections are opened ahead."""
+    offsets = np.array(schedule.offsets)
+    within = np.searchsorted(offsets, offsets + 1.0, side="right") - np.arange(offsets.size)
+    return min(int(within.max()), max_concurrency or offsets.size)
+
+
+async def _warm_up(client: Client, schedule: Schedule, max_concurrency: int | None) -> None:
+    """Send the warm-up requests at once, or as the cap allows, and forget them."""
     ended: list[Exchange] = []
-    driver = Driver(client, ended.append)
+    driver = Driver(client, ended.append, max_concurrency=max_concurrency)
     await driver.run([0.0] * len(schedule.warmup), schedule.warmup, time.perf_counter())
     if ended and all(exchange.outcome is not Outcome.OK for exchange in ended):
         first = ended[0]

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
@@ -71,9 +72,17 @@ class UrlTarget(Table):
     """A server that is already running."""
 
     kind: Literal["url"]
-    url: Annotated[str, Field(pattern=r"^https?://[^/\s]+/?$", description="http://host:port")]
+    url: str = Field(description="http://host:port")
     api: Api = "generate"
     model: str | None = Field(None, description="served model name; by default the first of /v1/models")
+
+    @field_validator("url")
+    @classmethod
+    def is_the_root_of_a_server(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+            raise ValueError(f"expected http://host:port and no path, got {url!r}")
+        return url
 
 
 # ── workload ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ Input lengths, output lengths and token ids come from three streams of their own
 moves the others.
 """
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log, sqrt
@@ -97,6 +98,6 @@ class RandomTokens:
                 self.input_len.draw(inputs, self.block), self.output_len.draw(outputs, self.block), strict=True
             )
             for input_len, output_len in lengths:
-                prompt = ids.integers(self.ids_from, self.vocab_size, input_len, dtype=np.int64)
-                yield Request(index, prompt.tolist(), int(output_len))
+                prompt = ids.integers(self.ids_from, self.vocab_size, input_len, dtype=np.int32)
+                yield Request(index, array("i", prompt.tobytes()), int(output_len))
                 index += 1

@@ -131,6 +131,15 @@ async def test_two_hundred_requests_at_once_have_two_hundred_connections() -> No
     assert server.connections == 200
 
 
+async def test_connections_that_were_opened_ahead_are_used() -> None:
+    server = Scripted(says(HEAD + chunked(STREAM)))
+    async with server.client() as client:
+        await client.open(3)
+        await asyncio.gather(*(client.stream(exchange()) for _ in range(3)))
+        await client.open(3)
+    assert server.connections == 3
+
+
 async def test_an_idle_connection_that_the_server_gave_up_is_replaced() -> None:
     server = Scripted(says(HEAD + chunked(STREAM), close=True))
     async with server.client() as client:

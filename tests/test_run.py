@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -177,11 +178,14 @@ def test_shorthands_of_bench_serving_are_scenario_keys(quick: Path) -> None:
 def test_a_server_that_is_already_running_is_attached_to(quick: Path) -> None:
     with simulator(*FAST, "--served-model-name", "tiny") as (url, _):
         _, data, _ = run(quick, "--target", url)
+        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+            served = answer.read().decode()
     assert data["target"] | {"server": None} == {
         "kind": "url", "api": "generate", "url": url, "model": "tiny", "simulated": True, "server": None,
         "cache_flushed": True,
     }  # fmt: skip
     assert data["counts"]["ok"] == 300
+    assert re.search(r"num_requests_total{[^}]*} 304\.0", served), "4 warm-up requests were sent and not counted"
 
 
 def test_the_report_gives_the_verdict_before_any_figure_and_can_be_printed_again(quick: Path) -> None:

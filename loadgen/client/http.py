@@ -61,6 +61,15 @@ class HttpClient:
         for connection in self._idle:
             connection.close()
 
+    async def open(self, connections: int) -> None:
+        """Open connections ahead, so that requests due at one instant need not wait for theirs.
+
+        One that fails is left out: the request that finds none opens its own, and the fault is that request's.
+        """
+        missing = (self._connect() for _ in range(connections - len(self._idle)))
+        opened = await asyncio.gather(*missing, return_exceptions=True)
+        self._idle += [connection for connection in opened if isinstance(connection, Connection)]
+
     async def stream(self, exchange: Exchange) -> None:
         body = self._api.payload(exchange.request, self._sampling, self._model)
         message = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
