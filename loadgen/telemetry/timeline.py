@@ -36,7 +36,8 @@ async def sample(
     cpu, cpu_at = time.process_time(), now()
     due = max(start, now())
     while True:
-        await asyncio.sleep(max(due - now(), 0))
+        while (left := due - now()) > 0:  # timers wake early too
+            await asyncio.sleep(left)
         woke, used = now(), time.process_time()
         point: dict[str, Any] = {
             "at": round(woke - start, 6),
