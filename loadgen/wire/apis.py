@@ -21,19 +21,19 @@ class Sampling:
 @dataclass(frozen=True, slots=True)
 class Api:
     path: str
-    _body: Callable[[Request, Sampling], dict[str, Any]]
+    _body: Callable[[Request, Sampling, str], dict[str, Any]]
     _answer: type[Answer]
 
     def payload(self, request: Request, sampling: Sampling, model: str) -> bytes:
         """The JSON that asks for this request's answer as a stream."""
-        return json.dumps({"model": model, "stream": True, **self._body(request, sampling)}).encode()
+        return json.dumps({"stream": True, **self._body(request, sampling, model)}).encode()
 
     def answer(self, exchange: Exchange, sampling: Sampling) -> Answer:
         """A reader for the answer, which notes it on the exchange."""
         return self._answer(exchange, exact=sampling.ignore_eos)
 
 
-def _generate(request: Request, sampling: Sampling) -> dict[str, Any]:
+def _generate(request: Request, sampling: Sampling, _: str) -> dict[str, Any]:
     return {
         "input_ids": list(request.input_ids),
         "sampling_params": {
@@ -45,8 +45,9 @@ def _generate(request: Request, sampling: Sampling) -> dict[str, Any]:
     }
 
 
-def _openai(request: Request, sampling: Sampling) -> dict[str, Any]:
+def _openai(request: Request, sampling: Sampling, model: str) -> dict[str, Any]:
     return {
+        "model": model,
         "max_tokens": request.output_len,  # chat's newer name, max_completion_tokens, is not known to older servers
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -55,15 +56,15 @@ def _openai(request: Request, sampling: Sampling) -> dict[str, Any]:
     }
 
 
-def _completions(request: Request, sampling: Sampling) -> dict[str, Any]:
-    return {"prompt": list(request.input_ids), **_openai(request, sampling)}
+def _completions(request: Request, sampling: Sampling, model: str) -> dict[str, Any]:
+    return {"prompt": list(request.input_ids), **_openai(request, sampling, model)}
 
 
-def _chat(request: Request, sampling: Sampling) -> dict[str, Any]:
+def _chat(request: Request, sampling: Sampling, model: str) -> dict[str, Any]:
     """Chat takes text: one word for each token id, so that lengths are in words. How many tokens the server made of
     them, it says in its usage, and that is noted as `input_tokens`."""
     words = " ".join(f"w{token}" for token in request.input_ids)
-    return {"messages": [{"role": "user", "content": words}], **_openai(request, sampling)}
+    return {"messages": [{"role": "user", "content": words}], **_openai(request, sampling, model)}
 
 
 APIS = {

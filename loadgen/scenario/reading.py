@@ -1,0 +1,142 @@
+"""Reading a scenario file: overrides laid over it, and every fault told at once, with its line, its key and what was
+expected.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from loadgen.exchange import METRICS
+from loadgen.scenario.tables import STATISTICS, Scenario
+
+
+class ScenarioError(Exception):
+    """A scenario that cannot be run: `faults` has one line for each thing that is wrong with it."""
+
+    def __init__(self, source: str, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.source = source
+        self.faults = list(faults)
+
+
+def load(source: Path, overrides: Sequence[str] = (), target: str | None = None) -> Scenario:
+    """Read and check the scenario file, with `key.key=value` overrides laid over it.
+
+    `target` replaces the file's: "simulator", or the URL of a running server. Raises ScenarioError with every fault.
+    """
+    try:
+        text = source.read_text(encoding="utf-8")
+        tables = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ScenarioError(str(source), [f"{source}: cannot be read: {reason}"]) from None
+    faults = [fault for override in overrides if (fault := _override(tables, override))]
+    if target is not None:
+        _retarget(tables, target)
+    try:
+        scenario = Scenario.model_validate(tables)
+    except ValidationError as error:
+        faults += [_describe(fault, source, text, overrides) for fault in error.errors()]
+    if faults:
+        raise ScenarioError(str(source), faults)
+    return scenario
+
+
+def _override(tables: dict[str, Any], override: str) -> str | None:
+    key, equals, value = override.partition("=")
+    *path, last = key.strip().split(".")
+    if not (equals and path and last):
+        return f"--set {override}: expected table.key=value, such as arrivals.rate=8"
+    table: Any = tables
+    for name in path:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            return f"--set {override}: {name} is not a table"
+    try:
+        table[last] = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        table[last] = value.strip()  # a bare word is a string: --set limits.overflow=drop
+    return None
+
+
+def _retarget(tables: dict[str, Any], target: str) -> None:
+    given = tables.setdefault("target", {})
+    kind = "url" if "://" in target else target
+    if isinstance(given, dict) and given.get("kind", "simulator") != kind:
+        tables["target"] = {"kind": kind, **{key: given[key] for key in ("api", "model") if key in given}}
+    if kind == "url":
+        tables["target"]["url"] = target
+
+
+_EXPECTED = {
+    "missing": "required key is missing",
+    "greater_than": "must be above {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be below {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "int_type": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_type": "expected a number",
+    "string_type": "expected text in quotes",
+    "bool_type": "expected true or false",
+    "dict_type": "expected a table",
+    "model_type": "expected a table",
+    "finite_number": "expected a finite number",
+    "literal_error": "expected {expected}",
+    "union_tag_invalid": "kind must be one of {expected_tags}, got {tag!r}",
+    "union_tag_not_found": "the table needs a kind",
+    "value_error": "{error}",
+}
+_SAYS_WHAT_IT_GOT = {"missing", "value_error", "union_tag_invalid", "union_tag_not_found"}
+
+
+def _describe(fault: ErrorDetails, source: Path, text: str, overrides: Iterable[str]) -> str:
+    """One line for one of pydantic's faults: where, which key, what was expected, what was there."""
+    keys, kinds = _known()
+    # pydantic puts the tag of a union into the path: arrivals.burst.size is arrivals.size to the writer.
+    path = [str(part) for i, part in enumerate(fault["loc"]) if part != "[key]" and not (i and part in kinds)]
+    if fault["loc"][-2:] == ("constant", "value"):
+        path.pop()  # a length given as a plain number
+    key, kind = ".".join(path), fault["type"]
+    expected = _EXPECTED.get(kind, fault["msg"]).format(**fault.get("ctx", {}))
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(path[-1], keys, n=1)
+        hint = " for this kind" if path[-1] in keys else f", did you mean {near[0]}?" if near else ""
+        expected = f"unknown key{hint}"
+    elif path[0] == "slo" and kind == "string_pattern_mismatch":
+        expected = (
+            f"expected a metric ({', '.join(METRICS)}) and a statistic ({', '.join(STATISTICS)}), such as ttft_p99"
+        )
+    got = f", got {fault['input']!r}" if kind not in _SAYS_WHAT_IT_GOT | {"extra_forbidden"} else ""
+    override = next((o for o in overrides if o.partition("=")[0].strip() == key), None)
+    return f"{f'--set {override}' if override else f'{source}{_line(path, text)}: {key}'}: {expected}{got}"
+
+
+def _known() -> tuple[set[str], set[str]]:
+    """Every key and every kind that some table knows."""
+    tables = [table.get("properties", {}) for table in Scenario.model_json_schema()["$defs"].values()]
+    keys = {key for table in tables for key in table} | set(Scenario.model_fields)
+    return keys, {table["kind"]["const"] for table in tables if "kind" in table}
+
+
+def _line(path: Sequence[str], text: str) -> str:
+    """`:LINE` of the key in the file, or of its table's head; empty where neither is written there."""
+    table: list[str] = []
+    found = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if head := re.match(r"\s*\[\s*([\w.]+)\s*\]", line):
+            table = head[1].split(".")
+            if path[: len(table)] == table:
+                found = f":{number}"
+        elif (key := re.match(r"\s*([\w.]+)\s*=", line)) and path[: len(table) + key[1].count(".") + 1] == [
+            *table,
+            *key[1].split("."),
+        ]:
+            return f":{number}"
+    return found
