@@ -104,7 +104,7 @@ def _describe(fault: ErrorDetails, source: Path, text: str, overrides: Iterable[
     if fault["loc"][-2:] == ("constant", "value"):
         path.pop()  # a length given as a plain number
     key, kind = ".".join(path), fault["type"]
-    expected = _EXPECTED.get(kind, fault["msg"]).format(**fault.get("ctx", {}))
+    expected = _EXPECTED[kind].format(**fault.get("ctx", {})) if kind in _EXPECTED else fault["msg"]
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(path[-1], keys, n=1)
         hint = " for this kind" if path[-1] in keys else f", did you mean {near[0]}?" if near else ""
