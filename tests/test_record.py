@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.record import Record, RecordError
+from loadgen.exchange import Exchange, Outcome, Request
+from loadgen.record import Record, Recorder, RecordError
 
 
 def written(folder: Path, data: object) -> Path:
@@ -45,3 +46,17 @@ def test_a_request_line_that_was_cut_by_a_kill_is_left_out_of_the_counts(tmp_pat
 def test_a_record_that_was_killed_before_its_first_request_counts_nothing(tmp_path: Path) -> None:
     data = Record.read(written(tmp_path, {"schema": 1, "complete": False, "counts": {"scheduled": 9}})).data
     assert data["counts"] == {"scheduled": 9, "sent": 0, "ok": 0, "fault": 0, "dropped": 0}
+
+
+def test_a_request_is_on_the_disk_as_soon_as_it_has_ended(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, {"counts": {"scheduled": 2}}, "spread")
+    recorder.begin(start=100.0, epoch=1_796_083_200.0)
+    exchange = Exchange(Request(0, [1, 2], 1), due=100.5, ready=100.5, sent=100.75, outcome=Outcome.OK, ended=101.25)
+    exchange.chunk(101.0, 1)
+    recorder.add(exchange)
+    (line,) = Record.read(tmp_path).requests()
+    assert line == {
+        "index": 0, "due": 0.5, "ready": 0.5, "sent": 0.75, "first": 1.0, "last": 1.0, "ended": 1.25, "input_tokens": 2,
+        "output_tokens": 1, "chunks": 1, "cached_tokens": None, "outcome": "ok", "detail": "",
+    }  # fmt: skip
+    recorder._files.close()

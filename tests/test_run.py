@@ -1,5 +1,6 @@
 """The whole path, through the command line and real HTTP: scenario in, record, report and exit code out."""
 
+import asyncio
 import json
 import re
 import signal
@@ -16,9 +17,12 @@ import pytest
 import yaml
 from serving import FAST, simulator
 
+from loadgen.client.http import HttpClient
 from loadgen.exchange import METRICS
 from loadgen.histogram import Histogram, read_log
 from loadgen.record import Record
+from loadgen.run import run as run_scenario
+from loadgen.scenario import load
 
 QUICK = """\
 # quick: does all of it work?
@@ -302,6 +306,22 @@ def test_a_record_that_cannot_be_written_ends_the_run_with_a_message(quick: Path
     assert ended.returncode == 3, ended.stderr
     assert "could not be written: File too large" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_as_many_connections_are_opened_ahead_as_requests_are_due_together(
+    quick: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+
+    async def note(_: HttpClient, connections: int) -> None:
+        opened.append(connections)
+
+    monkeypatch.setattr(HttpClient, "open", note)
+    trains = ["arrivals={kind='burst', size=7, period=1.5, spread=0.1}", "workload.num_prompts=14"]
+    for i, more in enumerate([[], ["limits.max_concurrency=5"], ["arrivals.period=0.7"]]):
+        (folder := quick.parent / f"record{i}").mkdir()
+        asyncio.run(run_scenario(load(quick, [*trains, *more]), "quick", 0, folder))
+    assert opened == [7, 5, 14]
 
 
 def test_help_and_lists_answer_without_the_heavy_imports() -> None:

@@ -108,6 +108,7 @@ def test_overrides_are_laid_over_the_file_and_bare_words_are_text(tmp_path: Path
         written(tmp_path, GOOD),
         ["arrivals.size=7", "limits.overflow=drop", "workload.input_len={kind='uniform', low=1, high=2}"],
     )
+    assert load(written(tmp_path, GOOD), ["arrivals={kind='oneshot'}"]).arrivals.kind == "oneshot"
     assert (scenario.arrivals.model_dump()["size"], scenario.limits.overflow) == (7, "drop")
     assert scenario.workload.input_len.kind == "uniform"
 

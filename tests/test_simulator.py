@@ -1,13 +1,16 @@
 """The simulator's scheduler in virtual time: queueing theory, conservation, and SGLang's rules one by one."""
 
-from math import sqrt
+import asyncio
+from math import ceil, sqrt
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from virtual import VirtualLoop, in_virtual_time
 
+from loadgen.simulator.engine import Engine, Generation
 from loadgen.simulator.scheduler import Limits, Scheduler, Sequence, Step
 from loadgen.simulator.steptime import StepTime
 
@@ -171,6 +174,32 @@ def test_a_batch_past_the_graph_window_pays_for_it() -> None:
     sequences = [Sequence(1, 3, 0.0) for _ in range(5)]
     steps = [step for step, _ in play(Scheduler(Limits(), model), sequences) if step.kind == "decode"]
     assert [step.in_graph for step in steps] == [False, False]
+
+
+def test_timers_that_wake_late_do_not_add_up() -> None:
+    """Every timer wakes up to 10 ms late; a hundred steps of 7 ms still end at the model's time."""
+
+    class Late(VirtualLoop):
+        def time(self) -> float:
+            return ceil(super().time() * 100 - 1e-6) / 100
+
+    async def work(loop: VirtualLoop) -> list[float]:
+        engine = Engine(Scheduler(Limits(), A_SECOND_A_TOKEN), decode_log_interval=40, now=loop.time)
+        engine.scheduler.step_time = StepTime(
+            prefill_base=0.007, prefill_per_token=0, prefill_per_context=0,
+            decode_base=0.007, decode_per_sequence=0, decode_per_context=0,
+        )  # fmt: skip
+        stamps: list[float] = []
+        generation = Generation("x", Sequence(3, 100, 0.0), [1, 2, 3], 99, lambda _, at: stamps.append(at))
+        engine.submit(generation)
+        steps = asyncio.create_task(engine.run())
+        while not generation.done:
+            await asyncio.sleep(0.1)
+        steps.cancel()
+        return stamps
+
+    stamps = in_virtual_time(work, Late)
+    assert stamps == pytest.approx([0.007 * (i + 1) for i in range(100)])
 
 
 def test_two_readings_of_the_decode_moments_give_the_models_slope() -> None:

@@ -33,9 +33,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jump.now
 
 
-def in_virtual_time(work: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
+def in_virtual_time(work: Callable[[VirtualLoop], Coroutine[Any, Any, T]], kind: type[VirtualLoop] = VirtualLoop) -> T:
     """The result of work(loop), run on a virtual clock that starts at 0."""
-    loop = VirtualLoop()
+    loop = kind()
     try:
         return loop.run_until_complete(work(loop))
     finally:

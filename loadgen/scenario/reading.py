@@ -49,19 +49,21 @@ def load(source: Path, overrides: Sequence[str] = (), target: str | None = None)
 
 
 def _override(tables: dict[str, Any], override: str) -> str | None:
-    key, equals, value = override.partition("=")
+    """Lay table.key=value, or table={...}, over the tables; what is wrong with it, if anything."""
+    key, _, text = override.partition("=")
     *path, last = key.strip().split(".")
-    if not (equals and path and last):
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string: --set limits.overflow=drop
+    if not (last and text and (path or isinstance(value, dict))):
         return f"--set {override}: expected table.key=value, such as arrivals.rate=8"
     table: Any = tables
     for name in path:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
             return f"--set {override}: {name} is not a table"
-    try:
-        table[last] = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        table[last] = value.strip()  # a bare word is a string: --set limits.overflow=drop
+    table[last] = value
     return None
 
 
