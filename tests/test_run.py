@@ -34,7 +34,7 @@ input_len = 20
 output_len = 5
 [arrivals]
 kind = "poisson"
-rate = 300
+rate = 600
 """
 
 

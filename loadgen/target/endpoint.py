@@ -41,18 +41,22 @@ class Endpoint:
         async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(10)) as session:
             try:
                 async with session.get("/health") as answer:
-                    if answer.status != 200:
-                        raise TargetError(f"{url}/health answered {answer.status}: is the server ready?")
+                    status = answer.status
+                if status == 404:  # not every OpenAI-compatible server has it
+                    async with session.get("/v1/models") as answer:
+                        status = answer.status
+                if status != 200:
+                    raise TargetError(f"{url}/health answered {status}: is the server ready?")
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise TargetError(f"no server answers at {url}: {error or type(error).__name__}") from error
             endpoint = cls(url, model or "", {}, session)
-            info = await endpoint._ask("/server_info") or {}
+            info = await endpoint._ask("/server_info")
             endpoint.server = {key: value for key, value in info.items() if key in _IDENTITY}
-            states = info.get("internal_states") or [{}]
-            endpoint.server["effective_max_running_requests"] = states[0].get("effective_max_running_requests_per_dp")
+            state = _first(info, "internal_states") or {}
+            endpoint.server["effective_max_running_requests"] = state.get("effective_max_running_requests_per_dp")
             if not model:
-                listed = await endpoint._ask("/v1/models")
-                endpoint.model = listed["data"][0]["id"] if listed and listed.get("data") else "default"
+                listed = _first(await endpoint._ask("/v1/models"), "data") or {}
+                endpoint.model = str(listed.get("id", "default"))
             yield endpoint
 
     @property
@@ -77,12 +81,21 @@ class Endpoint:
 
     async def load(self) -> Mapping[str, Any] | None:
         """The first entry of /v1/loads: running, waiting and pool use; None where the server has none."""
-        loads = await self._ask("/v1/loads")
-        return loads["loads"][0] if loads and loads.get("loads") else None
+        return _first(await self._ask("/v1/loads"), "loads")
 
-    async def _ask(self, path: str) -> Any:
+    async def _ask(self, path: str) -> dict[str, Any]:
+        """The JSON object at this path; empty where there is none."""
         try:
             async with self._session.get(path) as answer:
-                return await answer.json() if answer.status == 200 else None
+                content = await answer.json() if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, ValueError):
-            return None
+            content = None
+        return content if isinstance(content, dict) else {}
+
+
+def _first(content: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    """The first object of the list at this key."""
+    match content.get(key):
+        case [dict(first), *_]:
+            return first
+    return None
