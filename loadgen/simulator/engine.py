@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 class Generation:
     """A request and what was generated for it. `token` is called at each of its tokens, with the time of the step.
 
-    The output ids are a pure function of the prompt, as greedy decoding's are.
+    The output ids are a pure function of prompt and seed, as greedy decoding's are of prompt and weights.
     """
 
     rid: str
@@ -29,17 +29,23 @@ class Generation:
     prompt_ids: list[int]
     vocab_size: int
     token: Callable[["Generation", float], None]
+    seed: int = 0
     output_ids: list[int] = field(default_factory=list)
     first_token_at: float | None = None
     last_token_at: float | None = None
+    _state: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._state = zlib.crc32(repr(self.prompt_ids).encode(), self.seed)
 
     @property
     def done(self) -> bool:
         return self.sequence.stage is Stage.ENDED
 
-    def next_id(self) -> int:
-        seen = self.output_ids[-1] if self.output_ids else zlib.crc32(repr(self.prompt_ids).encode())
-        return (1_103_515_245 * seen + 12_345 + len(self.output_ids)) % self.vocab_size
+    def generate(self) -> None:
+        """Add the next output id. A linear congruential generator (Numerical Recipes'), its high bits."""
+        self._state = (1_664_525 * self._state + 1_013_904_223) & 0xFFFF_FFFF
+        self.output_ids.append((self._state >> 8) % self.vocab_size)
 
 
 class Engine:
@@ -68,28 +74,38 @@ class Engine:
         self.scheduler.abort(generation.sequence)
 
     async def run(self) -> None:
-        """Step for ever."""
-        start = self.now()
+        """Step for ever. An idle engine begins at the instant at which a request came, not when this task woke."""
+        scheduler, start = self.scheduler, self.now()
         while True:
-            step = self.scheduler.next_step(start)
+            step = scheduler.next_step(start)
             if step is None:
-                self._work.clear()
-                await self._work.wait()
-                start = self.now()
+                while not scheduler.waiting:
+                    self._work.clear()
+                    await self._work.wait()
+                start = max(start, scheduler.waiting[0].submitted)
                 continue
-            await asyncio.sleep(max(step.end - self.now(), 0))
-            self._note_lateness(self.now() - step.end)
-            tokens = self.scheduler.complete(step)
-            self._log(step)
+            if step.kind == "prefill":
+                self._log_prefill(step)
+            await self._sleep_until(step.end)
+            tokens = scheduler.complete(step)
+            if step.kind == "decode":
+                self._log_decode(step)
             for sequence in tokens:
                 self._hand_out(sequence, step.end)
             start = step.end
+
+    async def _sleep_until(self, instant: float) -> None:
+        """Gives way at least once, however late it is; a timer that wakes early goes back to sleep."""
+        await asyncio.sleep(max(instant - self.now(), 0))
+        while (left := instant - self.now()) > 0:
+            await asyncio.sleep(left)
+        self._note_lateness(-left)
 
     def _hand_out(self, sequence: Sequence, at: float) -> None:
         generation = self._generations.get(sequence)
         if generation is None:
             return  # its client has gone
-        generation.output_ids.append(generation.next_id())
+        generation.generate()
         if generation.done:
             del self._generations[sequence]
         generation.token(generation, at)
@@ -103,26 +119,27 @@ class Engine:
                     "This process is %.0f ms behind the step-time model: it needs a core of its own", late * 1e3
                 )
 
-    def _log(self, step: Step) -> None:
-        """SGLang's own lines, so that what reads a server's log can read this one."""
+    def _log_prefill(self, step: Step) -> None:
+        """SGLang's own line, written as the step begins, so that what reads a server's log can read this one."""
         scheduler = self.scheduler
-        usage = scheduler.used_tokens / scheduler.limits.max_total_tokens
-        if step.kind == "prefill":
-            log.info(
-                "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: 0, token usage: %.2f, #running-req: %d, "
-                "#queue-req: %d, #pending-token: %d, cuda graph: False, input throughput (token/s): %.2f",
-                len(step.sequences),
-                sum(step.new),
-                usage,
-                len(scheduler.running),
-                len(scheduler.waiting),
-                sum(sequence.input_len for sequence in scheduler.waiting),
-                sum(step.new) / step.seconds if step.seconds else 0.0,
-            )
-            return
+        log.info(
+            "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: 0, token usage: %.2f, #running-req: %d, "
+            "#queue-req: %d, #pending-token: %d, cuda graph: False, input throughput (token/s): %.2f",
+            len(step.sequences),
+            sum(step.new),
+            scheduler.used_tokens / scheduler.limits.max_total_tokens,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            sum(sequence.input_len for sequence in scheduler.waiting),
+            sum(step.new) / step.seconds if step.seconds else 0.0,
+        )
+
+    def _log_decode(self, step: Step) -> None:
+        """SGLang's own line, every so many decode steps."""
         self._decode_steps += 1
         if self._decode_steps % self._decode_log_interval:
             return
+        scheduler = self.scheduler
         generated, now = scheduler.totals.generated_tokens, step.end
         if now > self._logged_at:
             self.gen_throughput = (generated - self._logged_tokens) / (now - self._logged_at)
@@ -132,7 +149,7 @@ class Engine:
             "gen throughput (token/s): %.2f, #queue-req: %d",
             len(step.sequences),
             scheduler.used_tokens,
-            usage,
+            scheduler.used_tokens / scheduler.limits.max_total_tokens,
             step.in_graph,
             self.gen_throughput,
             len(scheduler.waiting),

@@ -17,7 +17,6 @@ The rules (SGLang 0.5, `get_next_batch_to_run`):
 """
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal
@@ -103,29 +102,23 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # decoding
         self.totals = Totals()
-        self._prefilling: list[Sequence] = []  # in the prefill step that is under way
+        self._admitted: set[Sequence] = set()  # decoding, in the prefill step under way, or between two of its steps
+        self._reserved = 0  # tokens that the admitted may still come to hold
         self._cut: Sequence | None = None  # the prompt that continues first
-
-    # ── what the pool holds ──
+        self._gone: list[Sequence] = []  # aborted while admitted; out at the next step boundary
 
     @property
     def used_tokens(self) -> int:
         """Tokens in the pool."""
-        return sum(sequence.context for sequence in self._admitted())
+        return sum(sequence.context for sequence in self._admitted)
 
     @property
     def num_running(self) -> int:
-        return sum(1 for _ in self._admitted())
+        return len(self._admitted)
 
     @property
     def idle(self) -> bool:
-        return not self.waiting and not self.num_running
-
-    def _admitted(self) -> Iterator[Sequence]:
-        yield from self.running
-        yield from self._prefilling
-        if self._cut and self._cut not in self._prefilling:
-            yield self._cut  # between two of its steps
+        return not self.waiting and not self._admitted
 
     # ── in and out ──
 
@@ -141,18 +134,23 @@ class Scheduler:
 
     def abort(self, sequence: Sequence) -> None:
         """Its client is gone: out of the queue at once, out of the batch at the next step boundary."""
-        if sequence.stage is Stage.ENDED:
+        if sequence.stage is Stage.ENDED or sequence.aborted:
             return
         self.totals.aborted += 1
         sequence.aborted = True
-        if sequence.stage is Stage.WAITING:
+        if sequence.stage is Stage.RUNNING:
+            self._gone.append(sequence)
+        else:
             self.waiting.remove(sequence)
             sequence.stage = Stage.ENDED
 
     # ── steps ──
 
     def next_step(self, now: float) -> Step | None:
-        """Form the step that starts now; None where there is nothing to do."""
+        """Form the step that starts now; None where there is nothing to do.
+
+        What was submitted after `now` is not in it: a driver that wakes late may hand in the future of its step.
+        """
         self._drop_aborted()
         return self._prefill_step(now) or self._decode_step(now)
 
@@ -162,7 +160,7 @@ class Scheduler:
         for sequence in got_token:
             sequence.generated += 1
             if sequence.generated == sequence.max_new_tokens:
-                sequence.stage = Stage.ENDED
+                self._retire(sequence)
         self.totals.generated_tokens += len(got_token)
         if step.kind == "decode":
             batch, us = len(step.sequences), step.seconds * 1e6
@@ -178,14 +176,21 @@ class Scheduler:
             sequence.prefilled += new
         self.totals.prefill_tokens += sum(step.new)
         self.totals.prefill_seconds += step.seconds
-        self._prefilling = []
         return [sequence for sequence in step.sequences if sequence.prefilled == sequence.input_len]
 
+    def _retire(self, sequence: Sequence) -> None:
+        sequence.stage = Stage.ENDED
+        self._admitted.remove(sequence)
+        self._reserved -= sequence.reserved
+
     def _drop_aborted(self) -> None:
-        for sequence in list(self._admitted()):
-            if sequence.aborted:
-                sequence.stage = Stage.ENDED
-        self.running = [sequence for sequence in self.running if not sequence.aborted]
+        if not self._gone:
+            return
+        for sequence in self._gone:
+            if sequence.stage is Stage.RUNNING:  # it may have ended by the step that was under way
+                self._retire(sequence)
+        self._gone = []
+        self.running = [sequence for sequence in self.running if sequence.stage is Stage.RUNNING]
         if self._cut and self._cut.aborted:
             self._cut = None
 
@@ -193,37 +198,42 @@ class Scheduler:
         limits = self.limits
         chunking = limits.chunked_prefill_size > 0
         budget = min(limits.max_prefill_tokens, limits.chunked_prefill_size) if chunking else limits.max_prefill_tokens
+        sequences: list[Sequence] = []
         new: list[int] = []
-        while budget > 0 and (sequence := self._next_to_prefill(now, budget)):
+        longest: int | None = None  # an uncut prompt of any length may be the first of its step
+        while budget > 0 and (sequence := self._next_to_prefill(now, longest)):
             left = sequence.input_len - sequence.prefilled
             new.append(min(left, budget) if chunking else left)
             budget -= new[-1]
-            self._prefilling.append(sequence)
+            sequences.append(sequence)
             if new[-1] < left:
                 self._cut = sequence
+            if not chunking:
+                longest = budget
         if not new:
             return None
-        parts = [(n, sequence.prefilled) for n, sequence in zip(new, self._prefilling, strict=True)]
-        return Step("prefill", now, self.step_time.prefill(parts), self._prefilling, new, in_graph=False)
+        parts = [(n, sequence.prefilled) for n, sequence in zip(new, sequences, strict=True)]
+        return Step("prefill", now, self.step_time.prefill(parts), sequences, new, in_graph=False)
 
-    def _next_to_prefill(self, now: float, budget: int) -> Sequence | None:
-        """The prompt that was cut, else the head of the queue where it is admitted."""
+    def _next_to_prefill(self, now: float, longest: int | None) -> Sequence | None:
+        """The prompt that was cut, else the head of the queue where it is admitted; at most `longest` tokens long."""
         if cut := self._cut:
             self._cut = None
             return cut
-        if not self.waiting or not self._admits(self.waiting[0]):
+        if not self.waiting or not self._admits(self.waiting[0], now):
             return None
-        if self._prefilling and self.limits.chunked_prefill_size <= 0 and self.waiting[0].input_len > budget:
+        if longest is not None and self.waiting[0].input_len > longest:
             return None
         sequence = self.waiting.popleft()
         sequence.stage, sequence.admitted = Stage.RUNNING, now
+        self._admitted.add(sequence)
+        self._reserved += sequence.reserved
         self.totals.prompt_tokens += sequence.input_len
         return sequence
 
-    def _admits(self, sequence: Sequence) -> bool:
-        reserved = sum(admitted.reserved for admitted in self._admitted())
-        fits = reserved + sequence.reserved <= self.limits.max_total_tokens
-        return fits and self.num_running < self.limits.max_running_requests
+    def _admits(self, sequence: Sequence, now: float) -> bool:
+        fits = self._reserved + sequence.reserved <= self.limits.max_total_tokens
+        return fits and self.num_running < self.limits.max_running_requests and sequence.submitted <= now
 
     def _decode_step(self, now: float) -> Step | None:
         if not self.running:
