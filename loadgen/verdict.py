@@ -102,10 +102,15 @@ def _asked_for(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def slo_results(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """For each SLO its limit in seconds, the value reached, and whether it was met; no value is not met."""
+    """For each SLO its limit in seconds, the value reached, and whether it was met.
+
+    There is no value where the samples are too few for the quantile; without a value an SLO is not met.
+    """
     results = {}
     for key, limit in data["scenario"]["slo"].items():
         name, _, statistic = key.rpartition("_")
-        value = data["metrics"][name][statistic]
+        metric = data["metrics"][name]
+        carried = statistic not in QUANTILES or metric["count"] >= samples_needed(QUANTILES[statistic])
+        value = metric[statistic] if carried else None
         results[key] = {"limit": limit, "value": value, "met": value is not None and value <= limit}
     return results

@@ -92,7 +92,7 @@ def _lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if overflow := sum(metric["overflow"] for metric in data["metrics"].values()):
         yield "overflow", f"{overflow} values over 1 h were counted as 1 h"
     for key, slo in data["slo"].items():
-        reached = "no value" if slo["value"] is None else f"{slo['value'] * 1e3:,.2f} ms"
+        reached = "too few samples" if slo["value"] is None else f"{slo['value'] * 1e3:,.2f} ms"
         yield "SLO", f"{key} ≤ {slo['limit'] * 1e3:g} ms: {'met' if slo['met'] else 'MISSED'}, {reached}"
 
 
