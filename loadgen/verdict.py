@@ -68,7 +68,7 @@ def _reasons(data: Mapping[str, Any]) -> Iterator[str]:
         if 0 < count < (needed := samples_needed(QUANTILES[quantile])):
             needs.setdefault(f"{quantile} needs {needed} samples", []).append(f"{name} has {count}")
     for need, have in needs.items():
-        yield f"{need}: {', '.join(dict.fromkeys(have))}; send more prompts, or ask for a lower quantile in measure.quantiles and slo"
+        yield f"{need}: {', '.join(dict.fromkeys(have))}; send more prompts or ask for a lower quantile"
 
 
 def _pacing(data: Mapping[str, Any]) -> Iterator[str]:

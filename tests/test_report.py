@@ -39,7 +39,7 @@ def test_the_verdict_stands_before_the_figures_and_every_line_has_its_unit() -> 
     assert printed(data) == [
         "burst · serving, continuous batching · poisson arrivals · tiny at http://127.0.0.1:30000",
         "INVALID",
-        "  • p99 needs 299 samples: tpot has 100; send more prompts, or ask for a lower quantile in measure.quantiles and slo",
+        "  • p99 needs 299 samples: tpot has 100; send more prompts or ask for a lower quantile",
         "ms                   p50     p90     p95        p99     max    mean  samples",
         "TTFT (from due)   200.00  400.00  400.00     400.00  400.00  200.00    1,000",
         "TTFT (from sent)  200.00  400.00  400.00     400.00  400.00  200.00    1,000",
