@@ -92,6 +92,7 @@ def test_all_faults_of_a_file_are_told_at_once_with_line_key_and_expectation(tmp
         ("arrivals.rate=fast", "--set arrivals.rate=fast: expected a number of requests per second without its unit, "
                                "such as 2.5, got 'fast'"),
         ("workload.num_prompts=true", "--set workload.num_prompts=true: expected a whole number, got True"),
+        ("arrivals.rate=1e300", "--set arrivals.rate=1e300: must be at most 1000000, got 1e+300"),
         ("rate=3", "--set rate=3: expected table.key=value, such as arrivals.rate=8"),
         ("arrivals.rate", "--set arrivals.rate: expected table.key=value, such as arrivals.rate=8"),
         ("arrivals.rate.x=1", "--set arrivals.rate.x=1: rate is not a table"),
@@ -130,6 +131,7 @@ def test_a_target_on_the_command_line_replaces_the_files(tmp_path: Path) -> None
     [
         ("[workload\n", "s.toml: cannot be read: "),
         ("", "s.toml: workload: required key is missing"),
+        ("[[workload]]\n[arrivals]\nkind = 'oneshot'", "s.toml: workload: expected a table, got [{}]"),
         ("workload = 3\n[arrivals]\nkind = 'oneshot'", "s.toml:1: workload: expected a table, got 3"),
         (GOOD.replace('kind = "burst"', ""), "s.toml:6: arrivals: the table needs a kind"),
         (GOOD.replace('"burst"', '"storm"'), "s.toml:6: arrivals: kind must be one of 'fixed', 'poisson', 'burst'"),

@@ -1,5 +1,6 @@
 """Attaching to servers that tell little of themselves, against small aiohttp applications."""
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from loadgen.target import Endpoint, TargetError
+from loadgen.target import Endpoint, TargetError, endpoint
 
 
 @asynccontextmanager
@@ -70,3 +71,12 @@ async def test_nonsense_where_an_identity_should_be_is_as_good_as_none(nonsense:
     async with serving(**answers) as url, Endpoint.attach(url) as endpoint:
         assert endpoint.model == "default"
         assert await endpoint.load() is None
+
+
+async def test_a_port_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_PATIENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, nobody reads
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(TargetError, match=f"no server answers at {url}: nothing came within 0.1 s"):
+            async with Endpoint.attach(url):
+                pass

@@ -78,10 +78,10 @@ def _retarget(tables: dict[str, Any], target: str) -> None:
 
 _EXPECTED = {
     "missing": "required key is missing",
-    "greater_than": "must be above {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than": "must be below {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
+    "greater_than": "must be above {gt:.10g}",
+    "greater_than_equal": "must be at least {ge:.10g}",
+    "less_than": "must be below {lt:.10g}",
+    "less_than_equal": "must be at most {le:.10g}",
     "int_type": "expected a whole number",
     "int_from_float": "expected a whole number",
     "float_type": "expected a number",
@@ -89,6 +89,7 @@ _EXPECTED = {
     "bool_type": "expected true or false",
     "dict_type": "expected a table",
     "model_type": "expected a table",
+    "model_attributes_type": "expected a table",
     "finite_number": "expected a finite number",
     "literal_error": "expected {expected}",
     "union_tag_invalid": "kind must be one of {expected_tags}, got {tag!r}",

@@ -22,11 +22,12 @@ def _bare(unit: str) -> BeforeValidator:
     return BeforeValidator(number_without_unit, json_schema_input_type=float)
 
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), _bare("seconds")]
+# Upper bounds are far beyond use; they keep a slip of the keyboard from filling the memory or stopping the clock.
+Seconds = Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False), _bare("seconds")]
 Rate = Annotated[
-    float, Field(gt=0, allow_inf_nan=False, description="requests per second"), _bare("requests per second")
+    float, Field(gt=0, le=1e6, allow_inf_nan=False, description="requests per second"), _bare("requests per second")
 ]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 STATISTICS = ("mean", *QUANTILES, "max")

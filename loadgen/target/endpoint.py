@@ -21,6 +21,9 @@ _IDENTITY = frozenset(
 )
 
 
+_PATIENCE = 10.0  # seconds for an answer of the control side
+
+
 class TargetError(Exception):
     """The target failed: it cannot be started, is not healthy, or answers nothing useful."""
 
@@ -38,7 +41,7 @@ class Endpoint:
     @asynccontextmanager
     async def attach(cls, url: str, model: str | None = None) -> AsyncIterator["Endpoint"]:
         """Check health and ask for the identity; raises TargetError."""
-        async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(10)) as session:
+        async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(_PATIENCE)) as session:
             try:
                 async with session.get("/health") as answer:
                     status = answer.status
@@ -48,7 +51,8 @@ class Endpoint:
                 if status != 200:
                     raise TargetError(f"{url}/health answered {status}: is the server ready?")
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise TargetError(f"no server answers at {url}: {error or type(error).__name__}") from error
+                why = str(error) or f"nothing came within {_PATIENCE:g} s"
+                raise TargetError(f"no server answers at {url}: {why}") from error
             endpoint = cls(url, model or "", {}, session)
             info = await endpoint._ask("/server_info")
             endpoint.server = {key: value for key, value in info.items() if key in _IDENTITY}

@@ -28,14 +28,17 @@ async def launch(target: SimulatorTarget, log: Path) -> AsyncIterator[str]:
     It sits in a session of its own, so that Ctrl-C reaches only us, and ends when our end of its standard input
     closes, so that it cannot outlive a killed run.
     """
-    with log.open("wb") as stderr:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadgen.simulator", "--port", "0", "--exit-with-parent", *arguments(target)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=stderr,
-            start_new_session=True,
-        )
+    try:
+        with log.open("wb") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "loadgen.simulator", "--port", "0", "--exit-with-parent", *arguments(target)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise TargetError(f"the simulator could not be started: {error.strerror or error}") from error
     try:
         assert process.stdout is not None
         try:
