@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from loadgen.simulator.scheduler import Scheduler, Sequence, Stage, Step
 
 LATE = 0.02  # seconds behind the model at which a step counts as late: timers are good to a millisecond or two
+EARLY = 1e-6  # seconds by which a step may end early: a loop takes timers this close for due
 log = logging.getLogger(__name__)
 
 
@@ -97,7 +98,7 @@ class Engine:
     async def _sleep_until(self, instant: float) -> None:
         """Gives way at least once, however late it is; a timer that wakes early goes back to sleep."""
         await asyncio.sleep(max(instant - self.now(), 0))
-        while (left := instant - self.now()) > 0:
+        while (left := instant - self.now()) > EARLY:
             await asyncio.sleep(left)
         self._note_lateness(-left)
 
