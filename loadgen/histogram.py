@@ -69,8 +69,8 @@ class Histogram:
         if not self.count:
             return nan
         rank = max(1, ceil(q * self.count * (1 - 1e-12)))  # 0.07 * 100 is 7, not a bit more
-        index = int(np.searchsorted(np.cumsum(self._counts), rank))
-        return min(_highest_equivalent(index), int(self._hdr.max_value)) * 1e-6
+        lowest, width = _values_at(np.searchsorted(np.cumsum(self._counts), [rank]))
+        return min(int(lowest[0] + width[0]) - 1, int(self._hdr.max_value)) * 1e-6
 
     def merge(self, other: "Histogram") -> None:
         """Count all that the other one counted."""
@@ -101,7 +101,8 @@ class Histogram:
         histogram._counts += np.ctypeslib.as_array(hdr.counts)
         histogram._hdr.total_count = hdr.total_count
         histogram._hdr.min_value, histogram._hdr.max_value = hdr.min_value, min(hdr.max_value, HIGHEST)
-        histogram._sum = hdr.get_mean_value() * 1e-6 * hdr.total_count
+        lowest, width = _values_at(filled := np.flatnonzero(histogram._counts))
+        histogram._sum = float(histogram._counts[filled] @ (lowest + width // 2) * 1e-6)  # the package's takes 30 ms
         return histogram
 
     def __eq__(self, other: object) -> bool:
@@ -119,10 +120,10 @@ def _index(micros: NDArray[np.int64]) -> NDArray[np.int64]:
     return index
 
 
-def _highest_equivalent(index: int) -> int:
-    """The largest value, in µs, that is counted at this index."""
-    bucket = max((index >> _HALF) - 1, 0)
-    return ((index - (bucket << _HALF) + 1) << bucket) - 1
+def _values_at(index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What is counted at each index: the lowest value in µs, and how many µs wide it is."""
+    bucket = np.maximum((index >> _HALF) - 1, 0)
+    return index - (bucket << _HALF) << bucket, 1 << bucket
 
 
 class IntervalLog:

@@ -53,6 +53,18 @@ def test_a_quantile_is_within_a_tenth_of_a_percent_of_the_sample_of_its_rank(
     assert recorded(values).quantile(q) == pytest.approx(exact, rel=1e-3, abs=1e-6)
 
 
+@given(st.integers(1, 400), st.data())
+def test_the_quantile_k_of_n_is_the_kth_smallest_though_floats_round(n: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, n))
+    assert recorded(np.arange(1, n + 1).astype(np.float64) / 1e3).quantile(k / n) == pytest.approx(k * 1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("q", [0.0, -0.5, 1.001, np.nan])
+def test_a_quantile_outside_0_to_1_is_refused(q: float) -> None:
+    with pytest.raises(ValueError, match="a quantile lies above 0"):
+        recorded(np.array([0.1])).quantile(q)
+
+
 @given(samples)
 def test_filling_in_bulk_counts_what_the_packages_own_recording_counts(values: NDArray[np.float64]) -> None:
     reference = HdrHistogram(1, HIGHEST, 3)
@@ -77,7 +89,12 @@ def test_recording_in_parts_and_merging_is_recording_at_once(values: NDArray[np.
 
 @given(samples)
 def test_decoding_what_was_encoded_gives_the_same_counts(values: NDArray[np.float64]) -> None:
-    assert Histogram.decode(recorded(values).encode()) == recorded(values)
+    decoded = Histogram.decode(recorded(values).encode())
+    assert decoded == recorded(values)
+    assert decoded.count == len(values)
+    assert decoded.mean == pytest.approx(np.minimum(values, HOUR).mean(), rel=1e-3, abs=1e-6)
+    assert decoded.max == pytest.approx(min(values.max(), HOUR), rel=1e-3, abs=1e-6)
+    assert decoded.max <= HOUR
 
 
 def test_the_mean_is_exact_and_the_maximum_is_to_the_microsecond() -> None:
@@ -124,45 +141,80 @@ def test_the_packages_reader_reads_every_interval_back_exactly(tmp_path: Path) -
     for second, values in seconds:
         interval = reader.get_next_interval_histogram()
         assert interval.get_tag() == "TTFT"
-        assert interval.get_start_time_stamp() == pytest.approx((1_796_083_200.25 + second) * 1000)
-        assert interval.get_end_time_stamp() == pytest.approx((1_796_083_201.25 + second) * 1000)
+        assert interval.get_start_time_stamp() == 1_796_083_200_250 + second * 1000
+        assert interval.get_end_time_stamp() == 1_796_083_201_250 + second * 1000
         assert np.array_equal(np.ctypeslib.as_array(interval.counts), recorded(values)._counts)
     assert reader.get_next_interval_histogram() is None
     assert reader.get_start_time_sec() == 1_796_083_200.25
     reader.close()
 
 
-def test_a_log_that_was_cut_by_a_kill_reads_up_to_its_last_whole_line() -> None:
+@given(st.floats(0, 1))
+def test_a_log_that_was_cut_anywhere_by_a_kill_reads_up_to_its_last_whole_line(share: float) -> None:
     text, seconds = a_log()
-    cut = text[: text.rindex("Tag=") + 60]
-    read = list(read_log(cut.splitlines(keepends=True)))
-    assert [(tag, start) for tag, start, _ in read] == [("TTFT", 0.0), ("TTFT", 1.0), ("TTFT", 3.0)]
-    assert all(histogram == recorded(values) for (_, _, histogram), (_, values) in zip(read, seconds, strict=False))
+    cut = text[: round(share * len(text))]
+    read = list(read_log(io.StringIO(cut)))
+    whole = [seconds[i] for i in range(cut.count("\n") - text[: text.index("Tag=")].count("\n"))]
+    assert [(tag, start) for tag, start, _ in read] == [("TTFT", second) for second, _ in whole]
+    assert all(histogram == recorded(values) for (_, _, histogram), (_, values) in zip(read, whole, strict=True))
 
 
-def test_a_second_is_on_its_way_to_the_disk_as_soon_as_it_is_over() -> None:
+def test_a_second_is_in_the_file_as_soon_as_it_is_over(tmp_path: Path) -> None:
+    path = tmp_path / "itl.hlog"
+    with path.open("w") as file:
+        log = IntervalLog(file, "ITL", 0.0)
+        log.record(3.5, [0.1, 0.3])  # nothing before: the first three seconds have no line
+        log.record(4.0, [0.2])
+        assert [line.split(",")[:4] for line in intervals(path)] == [["Tag=ITL", "3.000", "1.000", "300.000"]]
+        log.record(4.9, [])
+        log.close()
+        log.close()
+        assert [line.split(",")[:4] for line in intervals(path)[1:]] == [["Tag=ITL", "4.000", "1.000", "200.000"]]
+    assert (log.total.count, log.total.max) == (3, 0.3)
+    assert log.total.mean == pytest.approx(0.2)
+
+
+def intervals(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line.startswith("Tag=")]
+
+
+def test_a_second_without_requests_writes_nothing() -> None:
     file = io.StringIO()
     log = IntervalLog(file, "ITL", 0.0)
-    log.record(0.5, [0.1])
-    assert "Tag=" not in file.getvalue()
-    log.record(1.0, [0.2])
-    assert file.getvalue().count("Tag=ITL,0.000,1.000,100.000,") == 1
-    assert log.total.count == 1
+    log.record(0.5, [])
+    log.record(7.0, [])
     log.close()
-    assert log.total.count == 2
+    assert "Tag=" not in file.getvalue()
+
+
+def test_a_cleared_histogram_is_as_new() -> None:
+    histogram = recorded(np.array([0.5, HOUR + 1]))
+    histogram.clear()
+    assert (histogram.count, histogram.overflow) == (0, 0)
+    histogram.record([0.25])
+    assert (histogram.count, histogram.mean, histogram.max, histogram.quantile(1.0)) == (1, 0.25, 0.25, 0.25)
 
 
 def test_java_reads_the_same_figures_from_the_log() -> None:
-    """The figures are what Java's HistogramLogReader 2.1.11 (Debian's libhdrhistogram-java) printed for this log."""
+    """Java's HistogramLogReader 2.1.11 (Debian's libhdrhistogram-java), given this log, printed these figures."""
     file = io.StringIO()
     log = IntervalLog(file, "TTFT", 1_796_083_200.25)
     for second in (0, 1, 3, 4):
         log.record(second + 0.5, [(second + 1) * (i + 1) * 37e-6 for i in range(300)])
     log.close()
     total = Histogram()
-    for _, _, interval in read_log(io.StringIO(file.getvalue())):
+    read = []
+    for tag, start, interval in read_log(io.StringIO(file.getvalue())):
         total.merge(interval)
+        figures = (interval.max, interval.quantile(0.5), interval.quantile(0.99))
+        read.append((tag, 1_796_083_200_250 + start * 1000, interval.count, *(round(v * 1e6) for v in figures)))
+    assert read == [  # tag, start in ms since 1970, count, maximum, p50, p99
+        ("TTFT", 1796083200250, 300, 11103, 5551, 10991),
+        ("TTFT", 1796083201250, 300, 22207, 11103, 21983),
+        ("TTFT", 1796083203250, 300, 44415, 22207, 43967),
+        ("TTFT", 1796083204250, 300, 55519, 27759, 54975),
+    ]
     java = {0.5: 11695, 0.9: 39519, 0.95: 44415, 0.99: 53311, 0.999: 55327, 1.0: 55519}
     assert {q: round(total.quantile(q) * 1e6) for q in java} == java
     assert total.count == 1200
-    assert total.mean * 1e6 == pytest.approx(16706.415, rel=1e-3)
+    assert total.mean * 1e6 == pytest.approx(16706.415, rel=1e-9)
