@@ -11,7 +11,7 @@ from aiohttp import web
 
 from loadgen.simulator.engine import Engine, Generation
 from loadgen.simulator.scheduler import Sequence
-from loadgen.simulator.shapes import END_MARK, GenerateShape, OpenAiShape, Shape, event, tokenise
+from loadgen.simulator.shapes import END_MARK, GenerateShape, OpenAiShape, Shape, tokenise
 from loadgen.simulator.status import Status
 
 
@@ -133,11 +133,10 @@ class _Streamed:
             self._write(self._shape.chunk(generation, generation.output_ids[self._sent :]))
             self._sent = produced
         if generation.done and not self.done.done():
-            self._write(self._shape.closing(generation), END_MARK)
+            self._write(self._shape.closing(generation) + END_MARK)
             self.done.set_result(None)
 
-    def _write(self, events: list[dict[str, Any]], mark: bytes = b"") -> None:
-        data = b"".join(map(event, events)) + mark
+    def _write(self, data: bytes) -> None:
         if data and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
