@@ -21,7 +21,7 @@ def card_of(data: Mapping[str, Any]) -> dict[str, Any]:
             "max_concurrency": scenario["limits"]["max_concurrency"],
         },
         "batch_tokens": {"max_prefill_tokens": server.get("max_prefill_tokens")},
-        "chunked_prefill": {"enabled": None if chunk is None else chunk > 0, "chunked_prefill_size": chunk},
+        "chunked_prefill": {"enabled": chunk > 0 if isinstance(chunk, int) else None, "chunked_prefill_size": chunk},
         "workload": {
             "input_len": _length(scenario["workload"]["input_len"]),
             "output_len": _length(scenario["workload"]["output_len"]),

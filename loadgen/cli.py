@@ -5,6 +5,8 @@ Exit codes: 0 fine, 1 an SLO was missed, 2 wrong use, 3 the run is INVALID, 4 th
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,13 +25,32 @@ if TYPE_CHECKING:
 SLO_MISSED, WRONG_USE, INVALID, TARGET_FAILED, INTERRUPTED = 1, 2, 3, 4, 130
 
 
+def main() -> None:
+    """The console script: click's own, but for an interrupt, which is not a failed check, and for closed streams."""
+    for descriptor in range(3):  # a closed standard stream would lend its number to a socket
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ≤ shows a question mark
+    try:
+        sys.exit(commands.main(standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(loadgen.__version__)
-def main() -> None:
+def commands() -> None:
     """Drives LLM servers with the arrival pattern you ask for, and says what that pattern cost."""
 
 
-@main.command()
+@commands.command()
 @click.argument("scenario")
 @click.option("--target", help="simulator, or the URL of a running server; by default the scenario's.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key: --set arrivals.rate=8")
@@ -65,12 +86,12 @@ def run(
     if seed < 0:
         _stop(WRONG_USE, f"--seed {seed}: expected a whole number from 0 on")
     folder = _new_folder(out, name)
-    record = _run(checked, name, seed, folder, show=not (as_json or quiet))
+    record = _run(checked, name, seed, folder, as_json=as_json, quiet=quiet)
     _print(record, as_json=as_json, quiet=quiet)
     sys.exit(_exit_code(record.data))
 
 
-def _run(scenario: Scenario, name: str, seed: int, folder: Path, *, show: bool) -> Record:
+def _run(scenario: Scenario, name: str, seed: int, folder: Path, *, as_json: bool, quiet: bool) -> Record:
     import asyncio
     import resource
     import signal
@@ -93,13 +114,13 @@ def _run(scenario: Scenario, name: str, seed: int, folder: Path, *, show: bool) 
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one open file for each request in flight
     try:
         with (
-            progress(scenario.workload.num_prompts, show=show) as watch,
+            progress(scenario.workload.num_prompts, show=not (as_json or quiet)) as watch,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             return runner.run(until_done(watch))
     except (KeyboardInterrupt, asyncio.CancelledError):
         try:
-            _print(Record.read(folder), as_json=False, quiet=not show)
+            _print(Record.read(folder), as_json=as_json, quiet=quiet)
         except RecordError:
             click.echo("interrupted before the run began", err=True)
         sys.exit(INTERRUPTED)
@@ -127,17 +148,26 @@ def _load(scenario: str, overrides: list[str], target: str | None) -> tuple[Scen
 def _new_folder(out: Path | None, name: str) -> Path:
     import datetime
 
-    if out is None:
-        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S")
-        names = (f"{stamp}-{name}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
-        out = next(folder for text in names if not (folder := Path("runs") / text).exists())
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            _stop(WRONG_USE, f"--out {out}: the folder is not empty; a record is never written over")
-    except OSError as error:
-        _stop(WRONG_USE, f"--out {out}: cannot be made: {error.strerror}")
-    return out
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            if any(out.iterdir()):
+                _stop(WRONG_USE, f"--out {out}: the folder is not empty; a record is never written over")
+        except OSError as error:
+            _stop(WRONG_USE, f"--out {out}: cannot be made: {error.strerror}")
+        return out
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S")
+    number = 1
+    while True:
+        folder = Path("runs") / f"{stamp}-{name}{f'-{number}' if number > 1 else ''}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1  # another run of this second has it
+        except OSError as error:
+            _stop(WRONG_USE, f"{folder}: cannot be made: {error.strerror}; say where with --out")
+        else:
+            return folder
 
 
 def _print(record: Record, *, as_json: bool, quiet: bool) -> None:
@@ -145,11 +175,15 @@ def _print(record: Record, *, as_json: bool, quiet: bool) -> None:
 
     from loadgen.report.terminal import console, report, verdict
 
-    if as_json:
-        click.echo(json.dumps(record.data, indent=2))
-        return
-    console().print(verdict(record.data) if quiet else report(record.data))
-    click.echo(f"record      {record.folder}")
+    try:
+        if as_json:
+            click.echo(json.dumps(record.data, indent=2))
+        else:
+            console().print(verdict(record.data) if quiet else report(record.data))
+            click.echo(f"record      {record.folder}")
+        sys.stdout.flush()
+    except OSError:  # whoever read our output has gone; the exit code is still the run's
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_code(data: dict[str, Any]) -> int:
@@ -164,7 +198,7 @@ def _stop(code: int, *lines: str) -> NoReturn:
     sys.exit(code)
 
 
-@main.command()
+@commands.command()
 @click.argument("record", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print record.json and nothing else on stdout.")
 def report(record: Path, as_json: bool) -> None:
@@ -179,7 +213,7 @@ def report(record: Path, as_json: bool) -> None:
     sys.exit(_exit_code(read.data))
 
 
-@main.group(invoke_without_command=True)
+@commands.group(invoke_without_command=True)
 @click.pass_context
 def scenarios(context: click.Context) -> None:
     """List the scenarios, each with the question it answers."""
@@ -202,7 +236,7 @@ def schema() -> None:
     click.echo(json.dumps(Scenario.model_json_schema(), indent=2))
 
 
-@main.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@commands.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def serve(arguments: tuple[str, ...]) -> None:
     """Serve the simulator on 127.0.0.1; takes SGLang's own argument names (see serve --help)."""

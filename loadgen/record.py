@@ -28,6 +28,8 @@ from loadgen.exchange import METRICS, QUANTILES, Exchange, ItlRule, Outcome
 from loadgen.histogram import Histogram, IntervalLog
 
 SCHEMA = 1
+# What every record has from its first instant on, and what a reader relies on.
+WRITTEN = {"complete": bool, "counts": dict, "mode": str, "name": str, "scenario": dict, "target": dict}
 BATCH = 64  # exchanges brought into the histograms at a time: cheaper than one by one, and short enough for the loop
 
 
@@ -183,18 +185,22 @@ class Record:
     @classmethod
     def read(cls, folder: Path) -> "Record":
         """Read a record, also of a run that was killed; raises RecordError."""
+        if folder.name == "record.json":
+            folder = folder.parent
         path = folder / "record.json"
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise RecordError(f"{folder} is no record: it has no record.json") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RecordError(f"{path} cannot be read: {error}") from None
         schema = data.get("schema") if isinstance(data, dict) else None
-        if not isinstance(schema, int) or schema < 1:
+        if type(schema) is not int or schema < 1:
             raise RecordError(f"{path}: expected a record with a schema number, got schema = {schema!r}")
         if schema > SCHEMA:
             raise RecordError(f"{path}: schema {schema} is newer than this loadgen reads ({SCHEMA}): update loadgen")
+        if missing := sorted(key for key in WRITTEN if not isinstance(data.get(key), WRITTEN[key])):
+            raise RecordError(f"{path}: no {', '.join(missing)}: this is not a whole record")
         record = cls(folder, data)
         if "metrics" not in data:  # killed: count what it had written
             outcomes = Counter(request["outcome"] for request in record.requests())
@@ -212,10 +218,15 @@ class Record:
         path = self.folder / "requests.jsonl"
         if not path.exists():
             return
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                if line.endswith("\n"):
-                    yield json.loads(line)
+        try:
+            with path.open(encoding="utf-8") as lines:
+                for line in lines:
+                    if line.endswith("\n"):
+                        request = json.loads(line)
+                        _ = request["outcome"], request["sent"]
+                        yield request
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise RecordError(f"{path}: a line that is no request: {error}") from None
 
 
 def _line(exchange: Exchange, start: float) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from loadgen.telemetry.host import environment
 from loadgen.telemetry.timeline import sample
 from loadgen.verdict import judge, slo_results
 
+OTHER_FILES = 64  # open files that are no connections of the load
 HEAD_START = 0.1  # seconds between the last preparation and the start instant
 
 Watch = Callable[[Exchange], None]
@@ -82,10 +84,12 @@ def _client(scenario: Scenario, endpoint: Endpoint) -> HttpClient:
 
 
 def _due_together(schedule: Schedule, max_concurrency: int | None) -> int:
-    """The most requests that are due within one second, or the cap: so many connections are opened ahead."""
+    """The most requests that are due within one second, or the cap, or the open files that this process may have
+    beside its record's: so many connections are opened ahead."""
     offsets = np.array(schedule.offsets)
     within = np.searchsorted(offsets, offsets + 1.0, side="right") - np.arange(offsets.size)
-    return min(int(within.max()), max_concurrency or offsets.size)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OTHER_FILES
+    return max(min(int(within.max()), max_concurrency or offsets.size, files), 0)
 
 
 async def _warm_up(client: Client, schedule: Schedule, max_concurrency: int | None) -> None:

@@ -62,6 +62,8 @@ def _reasons(data: Mapping[str, Any]) -> Iterator[str]:
     if counts["ok"] == 0:
         yield "no request succeeded: there is nothing to measure"
         return
+    if metrics["ttft"]["count"] == 0:
+        yield "no answer brought a token: there is nothing to measure"
     needs: dict[str, list[str]] = {}
     for name, quantile in _asked_for(data):
         count = metrics[name]["count"]
@@ -77,15 +79,17 @@ def _pacing(data: Mapping[str, Any]) -> Iterator[str]:
     if offered["achieved_per_s"] and off > max(RATE_SHARE * offered["scheduled_span"], LAG_LIMIT):
         yield (
             f"requests left at {offered['achieved_per_s']:.3g}/s where {offered['scheduled_per_s']:.3g}/s were "
-            "scheduled: the cap or the client held them back"
+            "scheduled: some were held back by the cap or by a busy client"
         )
-    lag, ttft = metrics["lag"]["p99"], metrics["ttft"]["p50"]
-    if lag is None:
+    # Of few requests the 99th percentile is the first one's; judge the highest that the samples carry.
+    lags = metrics["lag"]
+    quantile = next((q for q in ("p99", "p95", "p90", "p50") if lags["count"] >= samples_needed(QUANTILES[q])), None)
+    if quantile is None:
         return
-    limit = max(LAG_LIMIT, LAG_SHARE * (ttft or 0.0))
+    lag, limit = lags[quantile], max(LAG_LIMIT, LAG_SHARE * (metrics["ttft"]["p50"] or 0.0))
     if lag > limit:
         yield (
-            f"the client sent late: lateness p99 is {lag * 1e3:.2f} ms, over {limit * 1e3:.2f} ms "
+            f"the client sent late: lateness {quantile} is {lag * 1e3:.2f} ms, over {limit * 1e3:.2f} ms "
             f"(the larger of {LAG_LIMIT * 1e3:g} ms and {LAG_SHARE:.0%} of the median TTFT); give it a core of its own"
         )
 

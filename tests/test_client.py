@@ -178,6 +178,7 @@ async def test_a_connection_that_dies_just_as_it_is_reused_is_retried_once() -> 
             Outcome.STATUS,
             "503 try later",
         ),
+        ("another protocol", b"HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", Outcome.PROTOCOL, "HTTP"),
         ("a redirect", b"HTTP/1.1 307 Go\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n", Outcome.STATUS, "307"),
     ],
 )  # fmt: skip
@@ -220,6 +221,7 @@ async def test_a_fault_closes_its_connection() -> None:
 @pytest.mark.parametrize(
     ("timeouts", "data", "detail"),
     [
+        (Timeouts(2, 1e-9, 9, 9), b"", "no first token within 1e-09 s"),
         (Timeouts(2, 0.05, 9, 9), b"", "no first token within 0.05 s"),
         (Timeouts(2, 9, 0.05, 9), HEAD + chunked(STREAM)[:900], "no token for 0.05 s"),
         (Timeouts(2, 9, 9, 0.05), HEAD + chunked(STREAM)[:900], "not finished within 0.05 s"),

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from loadgen.cli import main
+from loadgen.cli import commands
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -25,7 +25,7 @@ def test_every_path_in_the_readme_exists() -> None:
 def test_every_command_in_the_readme_is_one() -> None:
     blocks = "".join(re.findall(r"```\n(.*?)```", README, re.DOTALL))
     assert set(re.findall(r"^loadgen (\w+)", blocks, re.MULTILINE)) == {"run", "report", "scenarios"}
-    assert {"run", "report", "scenarios"} <= set(main.commands)
+    assert {"run", "report", "scenarios"} <= set(commands.commands)
     targets = set(re.findall(r"^(?:    )?make (\w+)", README, re.MULTILINE))
     makefile = (ROOT / "Makefile").read_text()
     assert {target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)} == set()

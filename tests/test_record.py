@@ -8,6 +8,9 @@ import pytest
 from loadgen.exchange import Exchange, Outcome, Request
 from loadgen.record import Record, Recorder, RecordError
 
+HEAD = {"schema": 1, "complete": False, "counts": {"scheduled": 9}, "mode": "serving", "name": "x", "scenario": {}}
+HEAD |= {"target": {}}
+
 
 def written(folder: Path, data: object) -> Path:
     (folder / "record.json").write_text(json.dumps(data))
@@ -19,7 +22,7 @@ def test_a_newer_schema_is_refused_with_both_numbers(tmp_path: Path) -> None:
         Record.read(written(tmp_path, {"schema": 2}))
 
 
-@pytest.mark.parametrize("data", [{}, {"schema": "1"}, {"schema": 0}, [], None])
+@pytest.mark.parametrize("data", [{}, {"schema": "1"}, {"schema": 0}, {"schema": True}, [], None])
 def test_what_is_no_record_is_refused(tmp_path: Path, data: object) -> None:
     with pytest.raises(RecordError, match="expected a record with a schema number"):
         Record.read(written(tmp_path, data))
@@ -34,7 +37,7 @@ def test_a_broken_or_missing_file_is_told(tmp_path: Path) -> None:
 
 
 def test_a_request_line_that_was_cut_by_a_kill_is_left_out_of_the_counts(tmp_path: Path) -> None:
-    written(tmp_path, {"schema": 1, "complete": False, "counts": {"scheduled": 9}})
+    written(tmp_path, HEAD)
     lines = [{"outcome": "ok", "sent": 0.1}, {"outcome": "status", "sent": 0.2}, {"outcome": "dropped", "sent": None}]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "requests.jsonl").write_text(text + '{"outcome": "ok", "se')
@@ -43,13 +46,31 @@ def test_a_request_line_that_was_cut_by_a_kill_is_left_out_of_the_counts(tmp_pat
     assert data["faults"] == {"status": 1}
 
 
+@pytest.mark.parametrize("key", [key for key in HEAD if key != "schema"])
+def test_a_record_without_what_every_record_has_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(RecordError, match=f"no {key}: this is not a whole record"):
+        Record.read(written(tmp_path, {**HEAD, key: None}))
+
+
+@pytest.mark.parametrize("line", [b"rubbish", b"\0\0", b"{}", b"[]", b"3", b"\xff"])
+def test_a_line_that_is_no_request_is_told(tmp_path: Path, line: bytes) -> None:
+    written(tmp_path, HEAD)
+    (tmp_path / "requests.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(RecordError, match=r"requests\.jsonl: a line that is no request"):
+        Record.read(tmp_path)
+
+
+def test_a_record_may_be_named_by_its_file(tmp_path: Path) -> None:
+    assert Record.read(written(tmp_path, HEAD) / "record.json").folder == tmp_path
+
+
 def test_a_record_that_was_killed_before_its_first_request_counts_nothing(tmp_path: Path) -> None:
-    data = Record.read(written(tmp_path, {"schema": 1, "complete": False, "counts": {"scheduled": 9}})).data
+    data = Record.read(written(tmp_path, HEAD)).data
     assert data["counts"] == {"scheduled": 9, "sent": 0, "ok": 0, "fault": 0, "dropped": 0}
 
 
 def test_a_request_is_on_the_disk_as_soon_as_it_has_ended(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, {"counts": {"scheduled": 2}}, "spread")
+    recorder = Recorder(tmp_path, HEAD, "spread")
     recorder.begin(start=100.0, epoch=1_796_083_200.0)
     exchange = Exchange(Request(0, [1, 2], 1), due=100.5, ready=100.5, sent=100.75, outcome=Outcome.OK, ended=101.25)
     exchange.chunk(101.0, 1)

@@ -87,7 +87,7 @@ def test_all_faults_of_a_file_are_told_at_once_with_line_key_and_expectation(tmp
 @pytest.mark.parametrize(
     ("override", "fault"),
     [
-        ("arrivals.rate=0", "--set arrivals.rate=0: must be above 0, got 0"),
+        ("arrivals.rate=0", "--set arrivals.rate=0: must be at least 1e-06, got 0"),
         ("arrivals.rate=inf", "--set arrivals.rate=inf: expected a finite number, got inf"),
         ("arrivals.rate=fast", "--set arrivals.rate=fast: expected a number of requests per second without its unit, "
                                "such as 2.5, got 'fast'"),
@@ -96,6 +96,16 @@ def test_all_faults_of_a_file_are_told_at_once_with_line_key_and_expectation(tmp
         ("rate=3", "--set rate=3: expected table.key=value, such as arrivals.rate=8"),
         ("arrivals.rate", "--set arrivals.rate: expected table.key=value, such as arrivals.rate=8"),
         ("arrivals.rate.x=1", "--set arrivals.rate.x=1: rate is not a table"),
+        ("arrivals.rate=8\nx=3", "--set arrivals.rate=8\nx=3: expected table.key=value, such as arrivals.rate=8"),
+        ("arrivals..rate=3", "--set arrivals..rate=3: expected table.key=value, such as arrivals.rate=8"),
+        ("arrivals.kind=poissn", "--set arrivals.kind=poissn: kind must be one of 'fixed', 'poisson', 'burst', "
+                                 "'oneshot', got 'poissn'"),
+        ("sampling.temperature=inf", "--set sampling.temperature=inf: expected a finite number, got inf"),
+        ("measure.quantiles=[]", "--set measure.quantiles=[]: must not be empty, got []"),
+        ("target.step_time={decode=1}", "--set target.step_time={decode=1}: unknown key, did you mean decode_base?"),
+        ("target.step_time.graph_miss=nan", "--set target.step_time.graph_miss=nan: expected a finite number, got nan"),
+        ("target={kind='url', url='http://h:99999'}", "--set target={kind='url', url='http://h:99999'}: expected a "
+                                                      "port from 1 to 65535, got 'http://h:99999'"),
         ("limits.overflow=wait", "--set limits.overflow=wait: expected 'queue' or 'drop', got 'wait'"),
     ],
 )  # fmt: skip
@@ -141,6 +151,14 @@ def test_files_that_are_no_scenarios_say_so(tmp_path: Path, text: str, fault: st
     assert faults(tmp_path, text)[0].startswith(fault)
 
 
+def test_digits_and_brackets_without_end_are_faults_and_a_byte_order_mark_is_none(tmp_path: Path) -> None:
+    for text in ("9" * 6000, "[" * 5000):
+        assert faults(tmp_path, f"x = {text}")[0].startswith("s.toml: cannot be read: ")
+        (fault,) = faults(tmp_path, GOOD, f"arrivals.period={text}")
+        assert f"expected a number of seconds without its unit, such as 2.5, got '{text}" in fault
+    load(written(tmp_path, "\ufeff" + GOOD))
+
+
 def test_a_file_that_is_not_there_or_a_folder_is_told(tmp_path: Path) -> None:
     for path, why in [(tmp_path / "no.toml", "No such file"), (tmp_path, "Is a directory")]:
         with pytest.raises(ScenarioError, match=f"cannot be read: {why}"):
@@ -167,9 +185,13 @@ def test_the_schema_that_ships_is_that_of_the_models() -> None:
 def test_the_simulator_understands_every_argument_that_a_scenario_may_give(tmp_path: Path) -> None:
     server = "max_running_requests = 3\nmax_total_tokens = 99\nchunked_prefill_size = -1\nmax_prefill_tokens = 5\n"
     server += "context_length = 77\ndecode_log_interval = 2\nstream_interval = 4\n"
-    text = GOOD + f"[target]\nkind = 'simulator'\nstep_time = {{ decode_base = 0.5 }}\n[target.server]\n{server}"
+    text = (
+        GOOD
+        + f"[target]\nkind = 'simulator'\nstep_time = {{ prefill_base = 0, prefill_per_token = 0, prefill_per_context = 0, decode_base = 0.5, decode_per_sequence = 0, decode_per_context = 0, graph_miss = 0, graph_max_batch = 3 }}\n[target.server]\n{server}"
+    )
     target = load(written(tmp_path, text)).target
     assert target.kind == "simulator"
+    assert set(target.step_time.model_dump()) == set(target.step_time.model_dump(exclude_none=True)), "give them all"
     assert set(target.server.model_dump()) == set(target.server.model_dump(exclude_none=True)), "give every argument"
     asked = [sys.executable, "-m", "loadgen.simulator", *arguments(target), "--port", "0", "--exit-with-parent"]
     ended = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

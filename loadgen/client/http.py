@@ -142,11 +142,13 @@ class Connection(asyncio.Protocol):
         self._done = self._loop.create_future()
         exchange.sent = self._now()
         self._transport.write(message)
+        self._timer: asyncio.TimerHandle | None = None
         self._watch(timeouts)
         try:
             await self._done
         finally:
-            self._timer.cancel()
+            if self._timer:
+                self._timer.cancel()
             self._done = None
 
     def _watch(self, timeouts: Timeouts) -> None:
@@ -199,7 +201,7 @@ class Connection(asyncio.Protocol):
         self._begun = True
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._finish(Fault(Outcome.PROTOCOL, f"not HTTP: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -31,9 +31,9 @@ def load(source: Path, overrides: Sequence[str] = (), target: str | None = None)
     `target` replaces the file's: "simulator", or the URL of a running server. Raises ScenarioError with every fault.
     """
     try:
-        text = source.read_text(encoding="utf-8")
+        text = source.read_text(encoding="utf-8-sig")
         tables = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # TOML's and Unicode's own are ValueErrors
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ScenarioError(str(source), [f"{source}: cannot be read: {reason}"]) from None
     faults = [fault for override in overrides if (fault := _override(tables, override))]
@@ -53,10 +53,10 @@ def _override(tables: dict[str, Any], override: str) -> str | None:
     key, _, text = override.partition("=")
     *path, last = key.strip().split(".")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        (value,) = tomllib.loads(f"value = {text}").values()
+    except (ValueError, RecursionError):
         value = text.strip()  # a bare word is a string: --set limits.overflow=drop
-    if not (last and text and (path or isinstance(value, dict))):
+    if not (last and all(path) and text and "\n" not in text and (path or isinstance(value, dict))):
         return f"--set {override}: expected table.key=value, such as arrivals.rate=8"
     table: Any = tables
     for name in path:
@@ -69,9 +69,12 @@ def _override(tables: dict[str, Any], override: str) -> str | None:
 
 def _retarget(tables: dict[str, Any], target: str) -> None:
     given = tables.setdefault("target", {})
+    if not isinstance(given, dict):
+        return  # the models will tell
     kind = "url" if "://" in target else target
-    if isinstance(given, dict) and given.get("kind", "simulator") != kind:
-        tables["target"] = {"kind": kind, **{key: given[key] for key in ("api", "model") if key in given}}
+    if given.get("kind", "simulator") != kind:
+        kept = ("api", "model") if kind == "url" else ("api",)
+        tables["target"] = {"kind": kind, **{key: given[key] for key in kept if key in given}}
     if kind == "url":
         tables["target"]["url"] = target
 
@@ -90,6 +93,7 @@ _EXPECTED = {
     "dict_type": "expected a table",
     "model_type": "expected a table",
     "model_attributes_type": "expected a table",
+    "too_short": "must not be empty",
     "finite_number": "expected a finite number",
     "literal_error": "expected {expected}",
     "union_tag_invalid": "kind must be one of {expected_tags}, got {tag!r}",
@@ -117,8 +121,13 @@ def _describe(fault: ErrorDetails, source: Path, text: str, overrides: Iterable[
             f"expected a metric ({', '.join(METRICS)}) and a statistic ({', '.join(STATISTICS)}), such as ttft_p99"
         )
     got = f", got {fault['input']!r}" if kind not in _SAYS_WHAT_IT_GOT | {"extra_forbidden"} else ""
-    override = next((o for o in overrides if o.partition("=")[0].strip() == key), None)
+    override = next((o for o in overrides if _concerns(o.partition("=")[0].strip(), key, kind)), None)
     return f"{f'--set {override}' if override else f'{source}{_line(path, text)}: {key}'}: {expected}{got}"
+
+
+def _concerns(overridden: str, key: str, kind: str) -> bool:
+    """Whether a fault at this key comes from an override of that one: the same, its table, or the table's kind."""
+    return key == overridden or key.startswith(f"{overridden}.") or ("tag" in kind and overridden == f"{key}.kind")
 
 
 def _known() -> tuple[set[str], set[str]]:

@@ -32,7 +32,7 @@ def every() -> dict[str, Path]:
 def question(path: Path) -> str:
     """The question a scenario answers: its opening comment."""
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8-sig", errors="replace").splitlines():
         if not line.startswith("#"):
             break
         if not line.startswith("#:"):  # an editor's schema directive

@@ -25,7 +25,7 @@ def _bare(unit: str) -> BeforeValidator:
 # Upper bounds are far beyond use; they keep a slip of the keyboard from filling the memory or stopping the clock.
 Seconds = Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False), _bare("seconds")]
 Rate = Annotated[
-    float, Field(gt=0, le=1e6, allow_inf_nan=False, description="requests per second"), _bare("requests per second")
+    float, Field(ge=1e-6, le=1e6, allow_inf_nan=False, description="requests per second"), _bare("requests per second")
 ]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -34,7 +34,7 @@ STATISTICS = ("mean", *QUANTILES, "max")
 
 
 class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 # ── target ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -47,11 +47,29 @@ class SimulatorServer(Table):
 
     max_running_requests: Count | None = None
     max_total_tokens: Count | None = Field(None, description="size of the KV pool in tokens")
-    chunked_prefill_size: int | None = Field(None, description="tokens a prefill step; -1 turns chunking off")
+    chunked_prefill_size: Literal[-1] | Count | None = Field(
+        None, description="tokens a prefill step; -1 turns chunking off"
+    )
     max_prefill_tokens: Count | None = None
     context_length: Count | None = None
     decode_log_interval: Count | None = None
     stream_interval: Count | None = None
+
+
+Coefficient = Annotated[float, Field(ge=0, le=1e3)]
+
+
+class StepTime(Table):
+    """Coefficients of the simulator's step-time model, in seconds; what is not given is the simulator's default."""
+
+    prefill_base: Coefficient | None = None
+    prefill_per_token: Coefficient | None = None
+    prefill_per_context: Coefficient | None = None
+    decode_base: Coefficient | None = None
+    decode_per_sequence: Coefficient | None = None
+    decode_per_context: Coefficient | None = None
+    graph_miss: Coefficient | None = None
+    graph_max_batch: Annotated[int, Field(ge=0)] | None = Field(None, description="largest batch that has a graph")
 
 
 class SimulatorTarget(Table):
@@ -60,7 +78,7 @@ class SimulatorTarget(Table):
     kind: Literal["simulator"] = "simulator"
     api: Api = "generate"
     server: SimulatorServer = SimulatorServer()
-    step_time: dict[str, float] = Field({}, description="coefficients of the step-time model, in seconds")
+    step_time: StepTime = StepTime()
 
 
 class UrlTarget(Table):
@@ -77,6 +95,10 @@ class UrlTarget(Table):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
             raise ValueError(f"expected http://host:port and no path, got {url!r}")
+        try:
+            _ = parts.port
+        except ValueError:
+            raise ValueError(f"expected a port from 1 to 65535, got {url!r}") from None
         return url
 
 
@@ -102,7 +124,7 @@ class UniformLength(Table):
 class LognormalLength(Table):
     kind: Literal["lognormal"]
     mean: Annotated[float, Field(ge=1)]
-    cv: Annotated[float, Field(gt=0, description="standard deviation over mean")]
+    cv: Annotated[float, Field(gt=0, le=100, description="standard deviation over mean")]
     high: Count = Field(32768, description="longer draws are cut to this", validate_default=True)
 
     @field_validator("high")
@@ -143,7 +165,9 @@ class RandomWorkload(Table):
     num_prompts: Count
     input_len: Length
     output_len: Length
-    vocab_size: Annotated[int, Field(gt=10)] = Field(4096, description="token ids are drawn from 10 to this")
+    vocab_size: Annotated[int, Field(gt=10, le=10_000_000)] = Field(
+        4096, description="token ids are drawn from 10 to this"
+    )
 
     def prompts(self) -> workload.Workload:
         return workload.RandomTokens(self.input_len.distribution(), self.output_len.distribution(), self.vocab_size)
@@ -217,7 +241,7 @@ class Measure(Table):
     flush_cache: bool = Field(True, description="empty the server's prefix cache before the clock starts")
     itl_rule: ItlRule = Field("spread", description="a gap before n tokens: n latencies of gap/n, or one")
     quantiles: list[Literal["p50", "p90", "p95", "p99", "p999"]] = Field(
-        ["p50", "p90", "p95", "p99"], min_length=1, description="what to print; each needs enough samples"
+        ["p50", "p90", "p95", "p99"], min_length=1, max_length=5, description="what to print; each needs enough samples"
     )
     max_fault_share: Share = Field(0.01, description="share of faults above which the run is INVALID")
     poll_interval: Seconds = Field(1.0, description="seconds between looks at the server's and the client's load")

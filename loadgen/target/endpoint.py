@@ -50,7 +50,7 @@ class Endpoint:
                         status = answer.status
                 if status != 200:
                     raise TargetError(f"{url}/health answered {status}: is the server ready?")
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 why = str(error) or f"nothing came within {_PATIENCE:g} s"
                 raise TargetError(f"no server answers at {url}: {why}") from error
             endpoint = cls(url, model or "", {}, session)
@@ -60,7 +60,7 @@ class Endpoint:
             endpoint.server["effective_max_running_requests"] = state.get("effective_max_running_requests_per_dp")
             if not model:
                 listed = _first(await endpoint._ask("/v1/models"), "data") or {}
-                endpoint.model = str(listed.get("id", "default"))
+                endpoint.model = str(listed.get("id") or "default")
             yield endpoint
 
     @property
@@ -92,7 +92,7 @@ class Endpoint:
         try:
             async with self._session.get(path) as answer:
                 content = await answer.json() if answer.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, ValueError):
+        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError):
             content = None
         return content if isinstance(content, dict) else {}
 

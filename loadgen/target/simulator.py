@@ -17,7 +17,7 @@ def arguments(target: SimulatorTarget) -> list[str]:
     """The command line of the simulator for this target, in SGLang's own flag names."""
     given = target.server.model_dump(exclude_none=True)
     flags = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    coefficients = [f"{key}={value!r}" for key, value in target.step_time.items()]
+    coefficients = [f"{key}={value!r}" for key, value in target.step_time.model_dump(exclude_none=True).items()]
     return [*flags, *(["--step-time", *coefficients] if coefficients else [])]
 
 
@@ -63,3 +63,6 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         except TimeoutError:
             process.kill()
             await process.wait()
+        except BaseException:  # interrupted once more: no time for patience
+            process.kill()
+            raise

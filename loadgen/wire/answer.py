@@ -56,6 +56,8 @@ class Answer:
         if total is not None and (total > asked or (self._exact and total != asked)):
             hint = "; does this server know ignore_eos?" if total < asked else ""
             raise Fault(Outcome.TOKEN_MISMATCH, f"{asked} output tokens were asked for, {total} came{hint}")
+        if (total is None and got > asked) or (self._exact and not got):
+            raise Fault(Outcome.TOKEN_MISMATCH, f"{asked} output tokens were asked for, {got} chunks brought any")
 
     def _note(self, event: bytes, at: float) -> None:
         try:
@@ -78,8 +80,9 @@ class Answer:
         holds text back until its characters are whole."""
         if tokens < self._counted:
             raise Fault(Outcome.TOKEN_MISMATCH, f"the output token count fell from {self._counted} to {tokens}")
+        self._total = tokens
         if tokens > self._counted:
-            self._counted = self._total = tokens
+            self._counted = tokens
             self._exchange.chunk(at, tokens)
 
     def _finish(self, reason: str | None, message: str | None = None) -> None:
