@@ -9,6 +9,7 @@ import pytest
 
 from loadgen.arrivals import Burst
 from loadgen.scenario import Scenario, ScenarioError, every, find, load, question
+from loadgen.scenario.tables import StepTime
 from loadgen.target.simulator import arguments
 from loadgen.workload import Constant, Lognormal, RandomTokens
 
@@ -185,10 +186,8 @@ def test_the_schema_that_ships_is_that_of_the_models() -> None:
 def test_the_simulator_understands_every_argument_that_a_scenario_may_give(tmp_path: Path) -> None:
     server = "max_running_requests = 3\nmax_total_tokens = 99\nchunked_prefill_size = -1\nmax_prefill_tokens = 5\n"
     server += "context_length = 77\ndecode_log_interval = 2\nstream_interval = 4\n"
-    text = (
-        GOOD
-        + f"[target]\nkind = 'simulator'\nstep_time = {{ prefill_base = 0, prefill_per_token = 0, prefill_per_context = 0, decode_base = 0.5, decode_per_sequence = 0, decode_per_context = 0, graph_miss = 0, graph_max_batch = 3 }}\n[target.server]\n{server}"
-    )
+    times = ", ".join(f"{name} = {3 if name == 'graph_max_batch' else 0}" for name in StepTime.model_fields)
+    text = GOOD + f"[target]\nkind = 'simulator'\nstep_time = {{ {times} }}\n[target.server]\n{server}"
     target = load(written(tmp_path, text)).target
     assert target.kind == "simulator"
     assert set(target.step_time.model_dump()) == set(target.step_time.model_dump(exclude_none=True)), "give them all"
