@@ -168,6 +168,63 @@ def test_an_abort_gives_its_tokens_back_at_the_next_step() -> None:
     assert (scheduler.used_tokens, scheduler.idle, scheduler.totals.aborted) == (0, True, 2)
 
 
+def test_an_abort_amid_a_cut_prompt_gives_its_tokens_back_once() -> None:
+    scheduler = Scheduler(Limits(chunked_prefill_size=32, max_total_tokens=100), StepTime())
+    cut, next_one = Sequence(90, 10, 0.0), Sequence(90, 10, 0.0)
+    scheduler.submit(cut)
+    scheduler.submit(next_one)
+    step = scheduler.next_step(0.0)
+    assert step is not None
+    scheduler.abort(cut)
+    scheduler.abort(cut)
+    assert scheduler.complete(step) == []
+    assert scheduler.used_tokens == 32
+    step = scheduler.next_step(step.end)
+    assert step is not None
+    assert (step.sequences, step.new) == ([next_one], [32])
+    assert (scheduler.used_tokens, scheduler.totals.aborted) == (0, 1)
+
+
+def test_an_abort_during_the_last_step_of_a_sequence_changes_nothing() -> None:
+    scheduler = Scheduler(Limits(), StepTime())
+    last = Sequence(5, 1, 0.0)
+    scheduler.submit(last)
+    step = scheduler.next_step(0.0)
+    assert step is not None
+    scheduler.abort(last)
+    scheduler.complete(step)
+    assert scheduler.next_step(step.end) is None
+    assert scheduler.idle
+
+
+def test_a_step_holds_nothing_that_was_submitted_after_it_began() -> None:
+    """A driver that is behind hands in what came later than the step that it asks for."""
+    scheduler = Scheduler(Limits(), StepTime())
+    early, late = Sequence(5, 1, 1.0), Sequence(5, 1, 2.0)
+    scheduler.submit(early)
+    scheduler.submit(late)
+    assert scheduler.next_step(0.5) is None
+    step = scheduler.next_step(1.5)
+    assert step is not None
+    assert step.sequences == [early]
+
+
+def test_an_idle_engine_begins_when_a_request_came_and_not_when_it_woke() -> None:
+    async def work(loop: VirtualLoop) -> list[float]:
+        engine = Engine(Scheduler(Limits(), A_SECOND_A_TOKEN), decode_log_interval=40, now=loop.time)
+        steps = asyncio.create_task(engine.run())
+        stamps: list[float] = []
+        for submitted in (5.0, 5.5):  # both are told of at 6
+            sequence = Sequence(3, 3, submitted)
+            await asyncio.sleep(6 - loop.time())
+            engine.submit(Generation("x", sequence, [1, 2, 3], 99, lambda _, at: stamps.append(at)))
+        await asyncio.sleep(10)
+        steps.cancel()
+        return stamps
+
+    assert in_virtual_time(work) == pytest.approx([5, 6, 6, 7, 7, 8])
+
+
 def test_a_batch_past_the_graph_window_pays_for_it() -> None:
     model = StepTime(graph_max_batch=4)
     assert model.decode(5, 100) - model.decode(4, 100) == pytest.approx(model.decode_per_sequence + model.graph_miss)

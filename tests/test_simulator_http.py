@@ -25,6 +25,12 @@ def url() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def small() -> Iterator[str]:
+    with simulator(*FAST, "--max-total-tokens", "50", "--stream-interval", "3", "--random-seed", "7") as (url, _):
+        yield url
+
+
 def ask(url: str, body: Any = None, method: str | None = None) -> tuple[int, str]:
     data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url, data, method=method)
@@ -133,7 +139,16 @@ def test_the_same_prompt_gives_the_same_output_as_greedy_decoding_does(url: str)
         ("/generate", {"input_ids": [1] * 399}, "exceeds the model's maximum context length of 400"),
         ("/generate", {"input_ids": [1], "sampling_params": 3}, "sampling_params must be an object"),
         ("/v1/completions", {"prompt": [[1], [2]]}, "one list of token ids"),
+        ("/generate", b"[" * 100_000, "no JSON"),
+        ("/generate", {"text": "a", "sampling_params": {"max_new_tokens": True}}, "must be a whole number, got true"),
+        ("/generate", {"input_ids": [1, True]}, "one list of token ids"),
+        ("/generate", {"text": "a", "rid": 7}, "rid must be a string, got 7"),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 0}, "at least 1, got 0"),
+        ("/v1/completions", {"prompt": "a", "stream_options": 3}, "stream_options must be an object"),
+        ("/v1/completions", {"prompt": "a", "n": 2}, "n must be 1"),
+        ("/v1/completions", {"prompt": "a", "model": 7}, "model must be a string"),
         ("/v1/chat/completions", {"messages": "hi"}, "messages must be a list"),
+        ("/v1/chat/completions", {"messages": []}, "the prompt is empty"),
     ],
 )
 def test_a_bad_request_is_a_400_that_says_why(url: str, path: str, body: Any, says: str) -> None:
@@ -143,17 +158,38 @@ def test_a_bad_request_is_a_400_that_says_why(url: str, path: str, body: Any, sa
     assert says in (error["error"]["message"] if path == "/generate" else error["message"])
 
 
-def test_what_can_never_fit_the_pool_is_refused_at_once() -> None:
-    with simulator(*FAST, "--max-total-tokens", "50") as (url, _):
-        status, text = ask(f"{url}/generate", {"input_ids": [1] * 40, "sampling_params": {"max_new_tokens": 20}})
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_can_never_fit_the_pool_is_refused_at_once(small: str, stream: bool) -> None:
+    status, text = ask(f"{small}/generate", {"input_ids": [1] * 40, "max_new_tokens": 128, "stream": stream})
     assert (status, "can never fit a pool of 50" in text) == (400, True)
+    assert json.loads(ask(f"{small}/v1/loads")[1])["loads"][0]["num_waiting_reqs"] == 0
+
+
+def test_names_that_a_request_brings_come_back_as_they_are(url: str) -> None:
+    odd = 'a "%b" %d \\ ü'
+    _, stream = ask(f"{url}/generate", {**GENERATE, "rid": odd})
+    assert {event["meta_info"]["id"] for event in events(stream)} == {odd}
+    _, stream = ask(f"{url}/v1/completions", {"prompt": "a", "max_tokens": 3, "stream": True, "model": odd})
+    assert {event["model"] for event in events(stream)} == {odd}
+
+
+def test_a_stream_interval_holds_tokens_back_but_never_the_first_or_last(small: str) -> None:
+    _, stream = ask(f"{small}/generate", {**GENERATE, "sampling_params": {"max_new_tokens": 8}})
+    assert [event["meta_info"]["completion_tokens"] for event in events(stream)] == [1, 3, 6, 8]
+    _, stream = ask(f"{small}/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 8, "stream": True})
+    assert [event["choices"][0]["text"].count(" w") for event in events(stream)] == [1, 2, 3, 2]
+
+
+def test_another_seed_is_another_model(url: str, small: str) -> None:
+    ours, theirs = (json.loads(ask(f"{of}/generate", {**GENERATE, "stream": False})[1])["text"] for of in (url, small))
+    assert ours != theirs
 
 
 def test_loads_models_and_identity_have_sglangs_keys(url: str) -> None:
     loads = json.loads(ask(f"{url}/v1/loads")[1])
     real = captured_json("GET_v1_loads_include_all.txt")
     assert loads.keys() == real.keys()
-    assert loads["loads"][0].keys() == real["loads"][0].keys() - {"disaggregation"}
+    assert loads["loads"][0].keys() == real["loads"][0].keys()
     models = json.loads(ask(f"{url}/v1/models")[1])
     assert shape(models) == shape(captured_json("GET_v1_models.txt"))
     info, real_info = json.loads(ask(f"{url}/server_info")[1]), captured_json("GET_server_info.txt")
@@ -176,6 +212,7 @@ def test_metrics_count_what_was_done() -> None:
     assert samples["sglang:time_to_first_token_seconds_count"] == 3
     assert samples["sglang:inter_token_latency_seconds_count"] == 12
     assert samples["sglang:e2e_request_latency_seconds_count"] == 3
+    assert samples["sglang:queue_time_seconds_count"] == 3
     assert samples["sglang:max_total_num_tokens"] == 65536
     assert re.search(r'sglang:inter_token_latency_seconds_bucket\{[^}]*le="0.035"', text)
 
@@ -195,6 +232,7 @@ def test_a_client_that_goes_away_gives_its_tokens_back_and_the_cache_is_flushed_
         while json.loads(ask(f"{url}/v1/loads")[1])["loads"][0]["num_running_reqs"]:
             assert time.monotonic() < deadline
         assert ask(f"{url}/flush_cache", method="POST")[0] == 200
+        assert ask(f"{url}/flush_cache?timeout=soon")[0] == 400
 
 
 def test_the_log_is_in_sglangs_words() -> None:
@@ -203,11 +241,21 @@ def test_the_log_is_in_sglangs_words() -> None:
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=10)
     assert process.returncode == 0
+    assert "#running-req: 0, #queue-req: 0, #pending-token: 0, cuda graph: False, input throughput (token/s): " in log
     assert "max_total_num_tokens=65536, chunked_prefill_size=2048, max_prefill_tokens=16384" in log
     assert log.count("Prefill batch, #new-seq: 1, #new-token: 3, #cached-token: 0, token usage: 0.00, ") == 1
     assert (
         len(re.findall(r"Decode batch, #running-req: 1, #token: \d+, token usage: 0.00, cuda graph: True, ", log)) == 4
     )
+
+
+def test_a_signal_ends_it_at_once_whatever_it_is_streaming() -> None:
+    with simulator(*SLOW) as (url, process):
+        body = {**GENERATE, "sampling_params": {"max_new_tokens": 1000}}
+        with urllib.request.urlopen(f"{url}/generate", json.dumps(body).encode(), timeout=10) as answer:
+            answer.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=2) == 0
 
 
 def test_the_end_of_its_parent_is_its_own() -> None:
@@ -221,6 +269,9 @@ def test_the_end_of_its_parent_is_its_own() -> None:
     ("arguments", "says"),
     [
         (["--host", "0.0.0.0"], "serves this machine only, expected 127.0.0.1, got '0.0.0.0'"),  # noqa: S104
+        (["--host", "::1"], "serves this machine only, expected 127.0.0.1, got '::1'"),
+        (["--step-time", "decode_base=nan"], "decode_base: expected a number of 0 or more, got 'nan'"),
+        (["--port", "70000"], "expected a port from 0 to 65535, got '70000'"),
         (["--max-running-requests", "0"], "expected a whole number of 1 or more, got '0'"),
         (["--step-time", "decode=1"], "unknown step-time coefficient 'decode', expected one of prefill_base"),
         (["--step-time", "decode_base=fast"], "decode_base: expected a number of 0 or more, got 'fast'"),

@@ -4,12 +4,13 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
-import ipaddress
 import logging
+import math
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -41,15 +42,22 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="loadgen serve", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", type=_loopback, help="a loopback address")
-    parser.add_argument("--port", default=30000, type=int, help="0 picks a free one")
+    parser.add_argument("--host", default="127.0.0.1", type=_this_machine, help="127.0.0.1 and no other")
+    parser.add_argument("--port", default=30000, type=_port, help="0 picks a free one")
     for field in (*dataclasses.fields(Limits), *dataclasses.fields(Settings)):
         flag = "--" + field.name.replace("_", "-")
-        kind = str if field.name == "served_model_name" else _chunk if field.name == "chunked_prefill_size" else _count
-        parser.add_argument(flag, default=field.default, type=kind, help=f"default {field.default}")
+        parser.add_argument(
+            flag, default=field.default, type=_KINDS.get(field.name, _count), help=f"default {field.default}"
+        )
     parser.add_argument("--schedule-policy", default="fcfs", choices=["fcfs"])
     parser.add_argument(
-        "--step-time", nargs="+", default=[], type=_coefficient, metavar="KEY=SECONDS", help="step-time coefficients"
+        "--step-time",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=_coefficient,
+        metavar="KEY=SECONDS",
+        help="step-time coefficients",
     )
     parser.add_argument("--exit-with-parent", action="store_true", help="end at the end of standard input")
     return parser
@@ -61,17 +69,27 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text!r}")
+    return int(text)
+
+
 def _chunk(text: str) -> int:
     return -1 if text == "-1" else _count(text)
 
 
-def _loopback(host: str) -> str:
-    try:
-        if ipaddress.ip_address(host).is_loopback:
-            return host
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"the simulator serves this machine only, expected 127.0.0.1, got {host!r}")
+def _this_machine(host: str) -> str:
+    if host != "127.0.0.1":
+        raise argparse.ArgumentTypeError(f"the simulator serves this machine only, expected 127.0.0.1, got {host!r}")
+    return host
+
+
+_KINDS: dict[str, Callable[[str], str | int]] = {
+    "served_model_name": str,
+    "chunked_prefill_size": _chunk,
+    "random_seed": int,
+}
 
 
 def _coefficient(text: str) -> tuple[str, float]:
@@ -83,7 +101,7 @@ def _coefficient(text: str) -> tuple[str, float]:
         number = type(known[key])(value)
     except ValueError:
         number = -1
-    if number < 0:
+    if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"{key}: expected a number of 0 or more, got {value!r}")
     return key, number
 
@@ -93,7 +111,13 @@ async def _serve(
 ) -> None:
     engine = Engine(Scheduler(limits, step_time), settings.decode_log_interval)
     app = Server(engine, Status(engine, settings)).app()
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, keepalive_timeout=600, shutdown_timeout=0)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=600,
+        shutdown_timeout=0.01,  # seconds; 0 would wait for the streams to end
+    )
     await runner.setup()
     site = web.TCPSite(runner, host, port, backlog=4096)
     await site.start()
@@ -114,8 +138,12 @@ async def _serve(
     )
     address = runner.addresses[0]
     print(f"ready http://{address[0]}:{address[1]}", flush=True)
-    await stop.wait()
+    steps, stopped = asyncio.create_task(engine.run()), asyncio.create_task(stop.wait())
+    await asyncio.wait([steps, stopped], return_when=asyncio.FIRST_COMPLETED)
     await runner.cleanup()
+    if steps.done():
+        steps.result()  # it ends by a bug only, which is raised here
+    steps.cancel()
 
 
 def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -37,7 +37,7 @@ class Generation:
     _state: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._state = zlib.crc32(repr(self.prompt_ids).encode(), self.seed)
+        self._state = zlib.crc32(repr(self.prompt_ids).encode(), self.seed & 0xFFFF_FFFF)
 
     @property
     def done(self) -> bool:

@@ -124,13 +124,17 @@ class Scheduler:
 
     def submit(self, sequence: Sequence) -> None:
         """Put a sequence into the queue; raises ValueError where it can never fit the pool."""
-        if sequence.reserved > self.limits.max_total_tokens:
-            raise ValueError(
-                f"{sequence.input_len} input and {sequence.max_new_tokens} output tokens can never fit a pool of "
-                f"{self.limits.max_total_tokens} tokens"
-            )
+        if fault := self.never_fits(sequence.input_len, sequence.max_new_tokens):
+            raise ValueError(fault)
         self.totals.requests += 1
         self.waiting.append(sequence)
+
+    def never_fits(self, input_len: int, max_new_tokens: int) -> str | None:
+        """What is wrong with a request of these lengths, however empty the pool; None for nothing."""
+        pool = self.limits.max_total_tokens
+        if input_len + max_new_tokens <= pool:
+            return None
+        return f"{input_len} input and {max_new_tokens} output tokens can never fit a pool of {pool} tokens"
 
     def abort(self, sequence: Sequence) -> None:
         """Its client is gone: out of the queue at once, out of the batch at the next step boundary."""

@@ -1,11 +1,9 @@
 """The HTTP face of the simulator: the endpoints that take prompts. Those that tell its state are in `status`."""
 
 import asyncio
-import contextlib
 import json
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -13,6 +11,9 @@ from loadgen.simulator.engine import Engine, Generation
 from loadgen.simulator.scheduler import Sequence
 from loadgen.simulator.shapes import END_MARK, GenerateShape, OpenAiShape, Shape, tokenise
 from loadgen.simulator.status import Status
+
+T = TypeVar("T")
+_KINDS = {int: "a whole number", str: "a string", dict: "an object"}
 
 
 class BadRequestError(Exception):
@@ -31,48 +32,40 @@ class Server:
         app.router.add_post("/v1/completions", self.completions)
         app.router.add_post("/v1/chat/completions", self.chat)
         self._status.add_routes(app)
-        app.cleanup_ctx.append(self._steps)
         return app
-
-    async def _steps(self, _: web.Application) -> AsyncIterator[None]:
-        steps = asyncio.create_task(self._engine.run())
-        yield
-        steps.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await steps
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
-        sampling = body.get("sampling_params") or {}
-        if not isinstance(sampling, dict):
-            raise BadRequestError("sampling_params must be an object")
+        sampling = _field(body, "sampling_params", dict, {})
         prompt = body.get("input_ids") if body.get("text") is None else body["text"]
-        max_new_tokens = sampling.get("max_new_tokens", 128)
+        max_new_tokens = _field(sampling, "max_new_tokens", int, 128)
         return await self._answer(request, body, prompt, max_new_tokens, GenerateShape())
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
-        shape = OpenAiShape(self._model(body), body.get("stream_options") or {}, chat=False)
-        return await self._answer(request, body, body.get("prompt"), body.get("max_tokens") or 16, shape)
+        max_tokens = _field(body, "max_tokens", int, 16)
+        return await self._answer(request, body, body.get("prompt"), max_tokens, self._openai(body, chat=False))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
         messages = body.get("messages")
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise BadRequestError("messages must be a list of objects with role and content")
-        text = " ".join(f"{message.get('role')} {message.get('content')}" for message in messages)
-        shape = OpenAiShape(self._model(body), body.get("stream_options") or {}, chat=True)
-        asked = body.get("max_completion_tokens") or body.get("max_tokens") or 128
-        return await self._answer(request, body, text if messages else "", asked, shape)
+        text = " ".join(f"{message.get('role')} {_said(message.get('content'))}" for message in messages)
+        max_tokens = _field(body, "max_completion_tokens", int, _field(body, "max_tokens", int, 128))
+        return await self._answer(request, body, text, max_tokens, self._openai(body, chat=True))
 
-    def _model(self, body: dict[str, Any]) -> str:
-        return body.get("model") or self._status.settings.served_model_name
+    def _openai(self, body: dict[str, Any], *, chat: bool) -> OpenAiShape:
+        if _field(body, "n", int, 1) != 1:
+            raise BadRequestError("the simulator gives one choice, n must be 1")
+        model = _field(body, "model", str, self._status.settings.served_model_name)
+        return OpenAiShape(model, _field(body, "stream_options", dict, {}), chat=chat)
 
     async def _answer(
-        self, request: web.Request, body: dict[str, Any], prompt: Any, max_new_tokens: Any, shape: Shape
+        self, request: web.Request, body: dict[str, Any], prompt: Any, max_new_tokens: int, shape: Shape
     ) -> web.StreamResponse:
         ids = self._prompt_ids(prompt)
-        if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        if max_new_tokens < 1:
             raise BadRequestError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
         settings = self._status.settings
         if len(ids) + max_new_tokens > settings.context_length:
@@ -80,16 +73,15 @@ class Server:
                 f"Requested token count exceeds the model's maximum context length of {settings.context_length}: "
                 f"{len(ids)} tokens of input and {max_new_tokens} of output were asked for."
             )
+        if fault := self._engine.scheduler.never_fits(len(ids), max_new_tokens):
+            raise BadRequestError(fault)
         answer = (_Streamed if body.get("stream") else _Whole)(shape, self._status, settings.stream_interval)
         sequence = Sequence(len(ids), max_new_tokens, self._engine.now())
-        rid = body.get("rid") or uuid.uuid4().hex
-        generation = Generation(rid, sequence, ids, settings.vocab_size, answer.token)
+        rid = _field(body, "rid", str, uuid.uuid4().hex)
+        generation = Generation(rid, sequence, ids, settings.vocab_size, answer.token, settings.random_seed)
         # The head goes out before the first token, so that the answer's socket is there when the first step ends.
         response = await answer.prepare(request, generation)
-        try:
-            self._engine.submit(generation)
-        except ValueError as error:
-            raise BadRequestError(str(error)) from None
+        self._engine.submit(generation)
         try:
             await answer.done
         except asyncio.CancelledError:
@@ -100,7 +92,7 @@ class Server:
     def _prompt_ids(self, prompt: Any) -> list[int]:
         if isinstance(prompt, str):
             ids = tokenise(prompt, self._status.settings.vocab_size)
-        elif isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+        elif isinstance(prompt, list) and all(type(token) is int for token in prompt):
             ids = prompt
         else:
             raise BadRequestError("a prompt must be given as text or as one list of token ids")
@@ -167,11 +159,27 @@ class _Whole:
 async def _body(request: web.Request) -> dict[str, Any]:
     try:
         body = await request.json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is no JSON: {error}") from None
     if not isinstance(body, dict):
         raise BadRequestError("the body must be a JSON object")
     return body
+
+
+def _field(table: dict[str, Any], key: str, kind: type[T], default: T) -> T:
+    """The value of a key; null is as good as not given."""
+    value = table.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise BadRequestError(f"{key} must be {_KINDS[kind]}, got {json.dumps(value)[:100]}")
+    return value
+
+
+def _said(content: Any) -> str:
+    """The text of a message, which may come in parts."""
+    parts = content if isinstance(content, list) else [content]
+    return " ".join(str(part.get("text") if isinstance(part, dict) else part) for part in parts)
 
 
 @web.middleware

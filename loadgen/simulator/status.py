@@ -21,6 +21,11 @@ _ITL = (
     *(1, 2, 4, 6, 8),
 )
 
+_QUEUE = (
+    *(0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 3, 4, 5, 10, 15, 20, 30, 40, 50, 60, 70, 80, 90),
+    *(100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1200, 1400, 1600, 1800, 2000, 2500, 3000),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -31,6 +36,7 @@ class Settings:
     vocab_size: int = 32000
     stream_interval: int = 1
     decode_log_interval: int = 40
+    random_seed: int = 0
 
 
 class Status:
@@ -53,6 +59,7 @@ class Status:
         self._itl = Histogram(
             "sglang:inter_token_latency_seconds", "Inter-token", names, buckets=_ITL, registry=registry
         )
+        self._queue = Histogram("sglang:queue_time_seconds", "Queue", names, buckets=_QUEUE, registry=registry)
         self._observe_itl = self._itl.labels(**self._labels).observe
 
     def add_routes(self, app: web.Application) -> None:
@@ -74,7 +81,9 @@ class Status:
         labels = self._labels | {"is_streaming": str(streamed).lower()}
         if generation.first_token_at is None:
             generation.first_token_at = at
-            self._ttft.labels(**labels).observe(at - generation.sequence.submitted)
+            sequence = generation.sequence
+            self._ttft.labels(**labels).observe(at - sequence.submitted)
+            self._queue.labels(**self._labels).observe((sequence.admitted or at) - sequence.submitted)
         else:
             self._observe_itl(at - (generation.last_token_at or at))
         generation.last_token_at = at
@@ -96,6 +105,7 @@ class Status:
                 "context_length": settings.context_length,
                 "stream_interval": settings.stream_interval,
                 "decode_log_interval": settings.decode_log_interval,
+                "random_seed": settings.random_seed,
                 "schedule_policy": "fcfs",
                 "attention_backend": "simulated",
                 "page_size": 1,
@@ -165,6 +175,16 @@ class Status:
             "total_prefill_busy_us": round(totals.prefill_seconds * 1e6),
             "decode_moments": totals.decode_moments,
             "memory": {"weight_gb": None, "kv_cache_gb": None, "graph_gb": None, "token_capacity": pool},
+            "disaggregation": {
+                "mode": "null",
+                "prefill_bootstrap_queue_reqs": 0,
+                "prefill_inflight_queue_reqs": 0,
+                "decode_prealloc_queue_reqs": 0,
+                "decode_transfer_queue_reqs": 0,
+                "decode_retracted_queue_reqs": 0,
+                "kv_transfer_speed_gb_s": 0.0,
+                "kv_transfer_latency_ms": 0.0,
+            },
             "queues": {
                 "waiting": len(scheduler.waiting),
                 "grammar": 0,
@@ -182,9 +202,12 @@ class Status:
 
     async def flush_cache(self, request: web.Request) -> web.Response:
         """There is no cache to flush yet; it answers as SGLang does, which refuses while requests run."""
-        deadline = time.monotonic() + float(request.query.get("timeout", 0))
+        try:
+            deadline = time.monotonic() + float(request.query.get("timeout", 0))
+        except ValueError:
+            return web.Response(status=400, text="timeout: expected seconds.\n")
         while not self._engine.scheduler.idle:
-            if time.monotonic() >= deadline:
+            if not time.monotonic() < deadline:  # nor where it is no number
                 return web.Response(status=400, text="Flush cache failed: requests are running or waiting.\n")
             await asyncio.sleep(0.01)
         return web.Response(text="Cache flushed.\n")
