@@ -109,6 +109,17 @@ def test_a_sequence_alone_takes_exactly_what_the_model_says() -> None:
     assert steps == [model.prefill([(100, 0)]), model.decode(1, 100), model.decode(1, 101), model.decode(1, 102)]
 
 
+def test_step_times_are_the_published_form_worked_by_hand() -> None:
+    """Prefill of 10 new tokens on 5 cached and of 20 alone: 1 + 2 · 30 + 3 · (10 · 15 + 20 · 20). Decode of 4 sequences
+    with 100 tokens: 4 + 5 · 4 + 6 · 100, and 7 more out of the graph window."""
+    model = StepTime(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, graph_max_batch=4)
+    assert model.prefill([(10, 5), (20, 0)]) == 1711.0
+    assert model.decode(4, 100) == 624.0
+    assert model.decode(5, 100) == 636.0
+    assert 0.015 < StepTime().prefill([(256, 0)]) < 0.020
+    assert StepTime().decode(16, 16 * 300) == pytest.approx(0.010, abs=0.001)
+
+
 def test_a_long_prompt_is_cut_into_chunks_and_decoding_pauses_for_them() -> None:
     running, long = Sequence(10, 30, 0.0), Sequence(1000, 2, 0.05)
     played = play(Scheduler(Limits(chunked_prefill_size=256), StepTime()), [running, long])

@@ -113,6 +113,14 @@ def test_the_openai_apis_stream_in_sglangs_shape(url: str, path: str, asked: dic
     assert ours[-1]["usage"]["completion_tokens"] == 4
 
 
+def test_continuous_usage_counts_on_with_every_chunk(url: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    asked = {"prompt": "a b", "max_tokens": 4, "stream": True, "stream_options": options}
+    usages = [event["usage"] for event in events(ask(f"{url}/v1/completions", asked)[1])]
+    assert [usage["completion_tokens"] for usage in usages] == [1, 2, 3, 4, 4]
+    assert [usage["total_tokens"] for usage in usages] == [3, 4, 5, 6, 6]
+
+
 def test_whole_answers_hold_all_of_it(url: str) -> None:
     _, text = ask(f"{url}/generate", {**GENERATE, "stream": False})
     assert json.loads(text)["meta_info"]["finish_reason"] == {"type": "length", "length": 5}
