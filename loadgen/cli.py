@@ -179,8 +179,10 @@ def _print(record: Record, *, as_json: bool, quiet: bool) -> None:
         if as_json:
             click.echo(json.dumps(record.data, indent=2))
         else:
-            console().print(verdict(record.data) if quiet else report(record.data))
-            click.echo(f"record      {record.folder}")
+            terminal = console()
+            with terminal.capture() as drawn:  # rich would end a broken pipe with a code of its own
+                terminal.print(verdict(record.data) if quiet else report(record.data))
+            click.echo(f"{drawn.get()}record      {record.folder}")
         sys.stdout.flush()
     except OSError:  # whoever read our output has gone; the exit code is still the run's
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

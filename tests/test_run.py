@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -206,6 +207,36 @@ def test_the_report_gives_the_verdict_before_any_figure_and_can_be_printed_again
     quiet = loadgen("run", quick, "--out", quick.parent / "q", "--quiet")
     assert re.match(r"(IN)?VALID\n", quiet.stdout)
     assert "TTFT (from due)" not in quiet.stdout
+
+
+def test_who_stops_reading_does_not_change_the_exit_code(quick: Path) -> None:
+    code, _, folder = run(quick)
+    for flags in ([], ["--json"]):
+        asked = [sys.executable, "-m", "loadgen", "report", str(folder), *flags]
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "wb") as broken:
+            ended = subprocess.run(asked, stdout=broken, stderr=subprocess.PIPE, timeout=30, check=False)
+        assert (ended.returncode, ended.stderr) == (code, b"")
+
+
+def test_an_interrupt_before_the_run_is_code_130(quick: Path) -> None:
+    script = "import os, signal, sys, loadgen.cli; loadgen.cli._load = lambda *_: os.kill(os.getpid(), signal.SIGINT); "
+    script += "sys.argv[0] = 'loadgen'; loadgen.cli.main()"
+    asked = [sys.executable, "-c", script, "run", str(quick)]
+    ended = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (130, "", "")
+
+
+def test_two_runs_of_one_second_have_two_folders(quick: Path) -> None:
+    (quick.parent / "runs").mkdir()
+    flags = ["run", str(quick), "--num-prompts", "5", "--quiet"]
+    started = [
+        subprocess.Popen([sys.executable, "-m", "loadgen", *flags], cwd=quick.parent, stdout=subprocess.DEVNULL)
+        for _ in range(3)
+    ]
+    assert [process.wait(timeout=60) for process in started] == [3, 3, 3]
+    assert len(list((quick.parent / "runs").iterdir())) == 3
 
 
 def test_wrong_use_is_code_2_and_tells_everything_without_a_traceback(quick: Path, tmp_path: Path) -> None:
