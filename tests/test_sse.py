@@ -49,6 +49,7 @@ def test_any_split_of_the_bytes_gives_the_events_of_the_standard(stream: bytes, 
 
 @given(streams)
 @example(b"data: a\r\ndata: b\r\n\r\n")  # a read that ends between CR and LF
+@example(b"data: a\r\n\n")  # of two LF after a CR, only the first belongs to it
 def test_byte_by_byte_gives_the_events_of_the_standard(stream: bytes) -> None:
     assert feed(stream, list(range(len(stream)))) == by_the_standard(stream)
 
@@ -85,6 +86,7 @@ def test_what_follows_the_last_event_is_pending_however_the_bytes_are_split(stre
         ("several data lines are one event", b"data: a\ndata: b\n\n", [b"a\nb"]),
         ("data may hold colons", b'data: {"a":1}\n\n', [b'{"a":1}']),
         ("a byte order mark may come first", b"\xef\xbb\xbfdata: a\n\n", [b"a"]),
+        ("and only first", b"data: a\n\n\xef\xbb\xbfdata: b\n\n", [b"a"]),
         ("comments and other fields say nothing", b": ping\nevent: x\nid: 1\nretry: 5\ndata: a\n\n", [b"a"]),
         ("an event without data is none", b"event: x\n\ndata: a\n\n", [b"a"]),
         ("empty data is an event", b"data:\n\n", [b""]),

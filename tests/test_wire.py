@@ -151,7 +151,8 @@ ERROR = {"error": {"message": "out of memory", "type": "internal", "code": 500}}
         ("more after the end", stream_of(*generated(3)) + stream_of(*generated(3)), Outcome.PROTOCOL, "after the end"),
         ("half an event after the end", stream_of(*generated(3)) + b"data: {", Outcome.PROTOCOL, "after its end"),
         ("bytes after the end", stream_of(*generated(3)) + b"<html>\n", Outcome.PROTOCOL, "after its end"),
-        ("a count beyond 64 bits", stream_of(*generated(2**70)), Outcome.PROTOCOL, "not of this API"),
+        ("one byte after the end", stream_of(*generated(3)) + b"x", Outcome.PROTOCOL, "after its end"),
+        ("a count beyond 64 bits", stream_of(*generated(2**63)), Outcome.PROTOCOL, "not of this API"),
         ("a negative count", stream_of(*generated(-1)), Outcome.PROTOCOL, "not of this API"),
         ("a count that is a boolean", stream_of(*generated(True)), Outcome.PROTOCOL, "not of this API"),
         ("JSON too deep to read", b"data: " + b"[" * 200_000 + b"\n\n", Outcome.PROTOCOL, "[[["),
@@ -160,6 +161,7 @@ ERROR = {"error": {"message": "out of memory", "type": "internal", "code": 500}}
         ("a wordless abort", stream_of(*generated(1, reason={"type": "abort"})), Outcome.SERVER_ERROR, "no reason"),
         ("a count that falls", stream_of(*generated(1, 3, 2)), Outcome.TOKEN_MISMATCH, "fell from 3 to 2"),
         ("too many tokens", stream_of(*generated(1, 2, 4)), Outcome.TOKEN_MISMATCH, "4 came"),
+        ("no tokens", stream_of(*generated(0)), Outcome.TOKEN_MISMATCH, "0 came"),
     ],
 )  # fmt: skip
 def test_a_200_alone_is_no_success(why: str, stream: bytes, kind: Outcome, detail: str) -> None:
@@ -235,6 +237,12 @@ def test_chunks_that_contradict_the_usage_at_the_end_are_a_fault() -> None:
     assert caught.value.kind is Outcome.TOKEN_MISMATCH
 
 
+def test_where_each_chunk_has_its_usage_it_is_the_usage_that_counts_not_the_text() -> None:
+    said = [chat({"content": "xyz"}, usage=3), chat({"content": ""}, usage=5), chat({"content": "held"}, usage=5)]
+    exchange = read("chat", stream_of(*said, chat({}, usage=5, reason="length"), chat(usage=5)), 5)
+    assert (exchange.tokens.tolist(), exchange.output_tokens) == ([3, 5], 5)
+
+
 def test_a_last_token_without_text_is_no_contradiction() -> None:
     """SGLang's chat sends no chunk for a token without text, and no usage with the finish reason."""
     said = [chat({"content": "x"}, usage=1), chat({"content": "y"}, usage=2), chat({}, reason="stop")]
@@ -255,6 +263,27 @@ def test_a_count_that_a_later_chunk_leaves_out_is_no_total() -> None:
     assert (exchange.tokens.tolist(), exchange.output_tokens) == ([1, 2, 3], None)
 
 
+def test_without_usage_more_chunks_than_tokens_asked_for_are_a_fault_and_fewer_are_none() -> None:
+    stream = stream_of(chat({"content": "x"}), chat({"content": "y"}), chat({"content": "z"}, reason="stop"))
+    assert [read("chat", stream, asked).tokens.tolist() for asked in (3, 4)] == [[1, 2, 3]] * 2
+    with pytest.raises(Fault) as caught:
+        read("chat", stream, 2, sampling=FREE)
+    assert caught.value.kind is Outcome.TOKEN_MISMATCH
+
+
+def test_tokens_by_usage_of_which_no_chunk_brought_any_are_a_fault_where_the_length_is_exact() -> None:
+    stream = stream_of(chat({"role": "assistant", "content": ""}), chat({}, reason="length"), chat(usage=2))
+    assert read("chat", stream, 2, sampling=FREE).output_tokens == 2
+    with pytest.raises(Fault) as caught:
+        read("chat", stream, 2)
+    assert caught.value.kind is Outcome.TOKEN_MISMATCH
+
+
+def test_a_model_that_may_stop_may_stop_before_its_first_token() -> None:
+    exchange = read("generate", stream_of(*generated(0, reason={"type": "stop"})), 2, sampling=FREE)
+    assert (exchange.tokens.tolist(), exchange.output_tokens) == ([], 0)
+
+
 def test_cached_tokens_are_read_where_the_server_tells_them() -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}
     stream = stream_of(chat({"content": "x"}, reason="length"), {"choices": [], "usage": usage})
@@ -272,7 +301,7 @@ def test_payloads_say_what_was_asked_for() -> None:
     for name in ("completions", "chat"):
         assert sent[name]["max_tokens"] == 7
         assert (sent[name]["temperature"], sent[name]["top_p"], sent[name]["ignore_eos"]) == (0.7, 0.9, False)
-        assert sent[name]["stream_options"]["include_usage"] is True
+        assert sent[name]["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
         assert sent[name]["model"] == "m"
     assert all(body["stream"] is True for body in sent.values())
     assert [api.path for api in APIS.values()] == ["/generate", "/v1/completions", "/v1/chat/completions"]
