@@ -43,6 +43,7 @@ streams = st.lists(pieces, max_size=40).map(b"".join)
 
 
 @given(streams, st.lists(st.integers(0, 10_000), max_size=12))
+@example(b"data: a\r\ndata: b\n\n", [8, 8])  # an empty read between CR and LF
 def test_any_split_of_the_bytes_gives_the_events_of_the_standard(stream: bytes, cuts: list[int]) -> None:
     assert feed(stream, cuts) == by_the_standard(stream)
 
