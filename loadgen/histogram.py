@@ -54,13 +54,21 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """Seconds, from the exact sum; after `decode`, of the bucket middles. nan when empty."""
+        """Seconds, from the exact sum, in which an overflow is as long as it was; nan when empty.
+
+        After `decode`, from the bucket middles.
+        """
         return float(self._sum / self.count) if self.count else nan
+
+    @property
+    def min(self) -> float:
+        """Seconds, to the microsecond. nan when empty."""
+        return float(self._hdr.min_value) / 1e6 if self.count else nan
 
     @property
     def max(self) -> float:
         """Seconds, to the microsecond. nan when empty."""
-        return float(self._hdr.max_value) * 1e-6 if self.count else nan
+        return float(self._hdr.max_value) / 1e6 if self.count else nan
 
     def quantile(self, q: float) -> float:
         """The q-quantile, 0 < q <= 1, in seconds; nan when empty."""
@@ -70,12 +78,10 @@ class Histogram:
             return nan
         rank = max(1, ceil(q * self.count * (1 - 1e-12)))  # 0.07 * 100 is 7, not a bit more
         lowest, width = _values_at(np.searchsorted(np.cumsum(self._counts), [rank]))
-        return min(int(lowest[0] + width[0]) - 1, int(self._hdr.max_value)) * 1e-6
+        return min(int(lowest[0] + width[0]) - 1, int(self._hdr.max_value)) / 1e6
 
     def merge(self, other: "Histogram") -> None:
         """Count all that the other one counted."""
-        if not other.count:
-            return
         self._counts += other._counts
         self._hdr.total_count += other._hdr.total_count
         self._hdr.min_value = min(self._hdr.min_value, other._hdr.min_value)
@@ -95,7 +101,7 @@ class Histogram:
 
     @classmethod
     def decode(cls, blob: str) -> "Histogram":
-        """The histogram of a blob that `encode` made; minimum, maximum and mean are to the bucket."""
+        """The histogram of a blob that `encode` made: min, max and mean are to the bucket, overflow is not in it."""
         hdr = HdrHistogram.decode(blob)
         histogram = cls()
         histogram._counts += np.ctypeslib.as_array(hdr.counts)
@@ -131,8 +137,11 @@ class IntervalLog:
 
     An interval holds what was recorded in that second of the run, that is by requests which ended in it; one without
     values has no line. A line is written when its second is over, so that a killed run loses the open second only;
-    `total` holds the intervals that were written. Stamps are seconds since `#[BaseTime]`, the start of the run. Values
-    are µs, Interval_Max is in ms: HistogramLogProcessor prints ms when given `-outputValueUnitRatio 1000`.
+    `total` holds the intervals that were written. Stamps are seconds since `#[BaseTime]`, the start of the run.
+
+    Values are µs. Interval_Max is in ms, the unit that Java's own writer gives it (from ns) and that Java's processor
+    prints: `HistogramLogProcessor -i ttft.hlog -tag TTFT -outputValueUnitRatio 1000`. Without `-tag` it looks for lines
+    without a tag only, finds none and falls over.
     """
 
     def __init__(self, file: TextIO, tag: str, epoch: float) -> None:
