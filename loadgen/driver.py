@@ -74,6 +74,12 @@ class InFlight:
         return self._at - (self.since or 0.0)
 
 
+async def sleep_until(due: float, now: Callable[[], float]) -> None:
+    """Return at `due` on this clock or later, never before: a timer that woke early goes back to sleep."""
+    while (left := due - now()) > 0:
+        await asyncio.sleep(left)
+
+
 class Driver:
     """Sends requests at their instants and hands each exchange to `ended` when it has ended.
 
@@ -100,13 +106,13 @@ class Driver:
 
         When cancelled, what is still open or waiting ends as `cancelled` before the cancellation goes on.
         """
-        await self._sleep_until(start)
+        await sleep_until(start, self._now)
         self.in_flight.tally()
         try:
             async with asyncio.TaskGroup() as tasks:
                 for offset, request in zip(offsets, requests, strict=True):
                     exchange = Exchange(request, due=start + offset)
-                    await self._sleep_until(exchange.due)
+                    await sleep_until(exchange.due, self._now)
                     self._dispatch(exchange, tasks)
         except asyncio.CancelledError:
             for exchange in self.in_flight.waiting:
@@ -114,10 +120,6 @@ class Driver:
             raise
         finally:
             self.in_flight.tally()
-
-    async def _sleep_until(self, due: float) -> None:
-        while (left := due - self._now()) > 0:
-            await asyncio.sleep(left)
 
     def _dispatch(self, exchange: Exchange, tasks: asyncio.TaskGroup) -> None:
         exchange.ready = exchange.due

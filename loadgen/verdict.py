@@ -34,6 +34,11 @@ def samples_needed(q: float) -> int:
     return math.ceil(math.log(0.05) / math.log(q) - 1e-9)
 
 
+def carries(metric: Mapping[str, Any], quantile: str) -> bool:
+    """Whether a metric of a record has the samples for a quantile, such as p99."""
+    return bool(metric["count"] >= samples_needed(QUANTILES[quantile]))
+
+
 def judge(data: Mapping[str, Any]) -> Verdict:
     """The verdict on a run, from its record (`data` is record.json)."""
     reasons = list(_reasons(data))
@@ -67,8 +72,9 @@ def _reasons(data: Mapping[str, Any]) -> Iterator[str]:
     needs: dict[str, list[str]] = {}
     for name, quantile in _asked_for(data):
         count = metrics[name]["count"]
-        if 0 < count < (needed := samples_needed(QUANTILES[quantile])):
-            needs.setdefault(f"{quantile} needs {needed} samples", []).append(f"{name} has {count}")
+        if count and not carries(metrics[name], quantile):
+            need = f"{quantile} needs {samples_needed(QUANTILES[quantile])} samples"
+            needs.setdefault(need, []).append(f"{name} has {count}")
     for need, have in needs.items():
         yield f"{need}: {', '.join(dict.fromkeys(have))}; send more prompts or ask for a lower quantile"
 
@@ -83,7 +89,7 @@ def _pacing(data: Mapping[str, Any]) -> Iterator[str]:
         )
     # Of few requests the 99th percentile is the first one's; judge the highest that the samples carry.
     lags = metrics["lag"]
-    quantile = next((q for q in ("p99", "p95", "p90", "p50") if lags["count"] >= samples_needed(QUANTILES[q])), None)
+    quantile = next((q for q in ("p99", "p95", "p90", "p50") if carries(lags, q)), None)
     if quantile is None:
         return
     lag, limit = lags[quantile], max(LAG_LIMIT, LAG_SHARE * (metrics["ttft"]["p50"] or 0.0))
@@ -114,7 +120,6 @@ def slo_results(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for key, limit in data["scenario"]["slo"].items():
         name, _, statistic = key.rpartition("_")
         metric = data["metrics"][name]
-        carried = statistic not in QUANTILES or metric["count"] >= samples_needed(QUANTILES[statistic])
-        value = metric[statistic] if carried else None
+        value = metric[statistic] if statistic not in QUANTILES or carries(metric, statistic) else None
         results[key] = {"limit": limit, "value": value, "met": value is not None and value <= limit}
     return results

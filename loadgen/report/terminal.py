@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.exchange import QUANTILES
-from loadgen.verdict import PRINTED, samples_needed
+from loadgen.verdict import PRINTED, carries, samples_needed
 
 _NAMES = {
     "ttft": "TTFT (from due)",
@@ -66,8 +66,8 @@ def _latencies(data: Mapping[str, Any]) -> Table:
 
 
 def _figure(metric: Mapping[str, Any], quantile: str) -> str:
-    if 0 < metric["count"] < (needed := samples_needed(QUANTILES[quantile])):
-        return f"needs {needed}"
+    if metric["count"] and not carries(metric, quantile):
+        return f"needs {samples_needed(QUANTILES[quantile])}"
     return _ms(metric[quantile])
 
 
@@ -103,7 +103,7 @@ def _counts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "requests", f"{outcomes}{f' ({faults})' if faults else ''}, {counts['dropped']} dropped"
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console that colours terminals and writes plain text elsewhere."""
-    plain = Console(stderr=stderr, highlight=False)
-    return plain if plain.is_terminal else Console(stderr=stderr, highlight=False, width=200)
+def console() -> Console:
+    """A console on stdout that colours terminals and writes plain text elsewhere."""
+    plain = Console(highlight=False)
+    return plain if plain.is_terminal else Console(highlight=False, width=200)

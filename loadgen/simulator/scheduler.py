@@ -42,7 +42,7 @@ class Stage(Enum):
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One request in the scheduler. `submitted`, `first_token` and `ended` are on the driver's clock, in seconds."""
+    """One request in the scheduler. `submitted` and `admitted` are on the driver's clock, in seconds."""
 
     input_len: int
     max_new_tokens: int

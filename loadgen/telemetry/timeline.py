@@ -5,12 +5,11 @@ point's own timer was, seconds) and `cpu` (share of one core since the point bef
 /v1/loads said: running and waiting requests, tokens in the pool; null where the server has no /v1/loads.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
 
-from loadgen.driver import InFlight
+from loadgen.driver import InFlight, sleep_until
 from loadgen.target import Endpoint
 
 _OF_SERVER = (
@@ -36,8 +35,7 @@ async def sample(
     cpu, cpu_at = time.process_time(), now()
     due = max(start, now())
     while True:
-        while (left := due - now()) > 0:  # timers wake early too
-            await asyncio.sleep(left)
+        await sleep_until(due, now)
         woke, used = now(), time.process_time()
         point: dict[str, Any] = {
             "at": round(woke - start, 6),
