@@ -4,7 +4,7 @@ The promise: a quantile is within 0.1 % and 1 µs of the sample of that rank, th
 or below it. Histograms merge without loss; percentiles are never averaged.
 
 The counts live in the `hdrhistogram` package's own histogram, which encodes and decodes them; they are filled here in
-bulk, since its `record_value` takes microseconds a value and drops a value that is out of range without a word. Here
+bulk, since its `record_value` takes sixteen times as long a value and drops what is out of range without a word. Here
 such a value is recorded at the end of the range and counted in `overflow`: the tail cannot improve by being off the
 scale. Source of the layout: G. Tene's HdrHistogram.
 """
