@@ -11,7 +11,7 @@ import numpy as np
 from loadgen.arrivals import Poisson
 from loadgen.exchange import Exchange, Request
 from loadgen.histogram import Histogram
-from loadgen.wire import APIS, Sampling
+from loadgen.wire import APIS
 
 STREAM = (Path(__file__).parent.parent / "tests" / "golden" / "generate_stream.sse").read_bytes()
 EVENTS = [event + b"\n\n" for event in STREAM.split(b"\n\n")[:-1]]
@@ -40,7 +40,7 @@ def histogram_by_twenties() -> int:
 
 def wire_events() -> int:
     for _ in range(1_000):
-        answer = APIS["generate"].answer(Exchange(Request(0, [1], 16), 0.0), Sampling(0.0, 1.0, ignore_eos=True))
+        answer = APIS["generate"].answer(Exchange(Request(0, [1], 16), 0.0))
         for event in EVENTS:
             answer.feed(event, 1.0)
         answer.close()

@@ -26,7 +26,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,7 @@ class Outcome(StrEnum):
     SERVER_ERROR = "server_error"  # an error object inside a 200
     TOKEN_MISMATCH = "token_mismatch"  # other than the number of tokens asked for, or counts that contradict
     CANCELLED = "cancelled"  # still open when the run was stopped
+    ABANDONED = "abandoned"  # a turn that never came due: its conversation broke before it
 
 
 class Fault(Exception):
@@ -66,15 +67,41 @@ class Fault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the server is to choose tokens. `ignore_eos` makes answers exactly as long as asked for."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    ignore_eos: bool = True
+
+
+Message = dict[str, Any]  # {"role": …, "content": …}, as OpenAI's chat has it
+Prompt = Sequence[int] | str | tuple[Message, ...]  # token ids, a text, or a conversation
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One prompt and how much output to ask for.
 
-    `input_ids` are token ids, so that its length is exact; `output_len` is in tokens.
+    A prompt of token ids has an exact length. A text's is what a tokenizer counted, `text_len`, None where there is
+    none. `output_len` is in tokens. `traffic` names the class of traffic, "" where there is one only; `index` counts
+    within it. A turn of a conversation has the number of its session and, from 0, its own; its prompt is only what it
+    adds until the turns before it have been answered.
     """
 
     index: int
-    input_ids: Sequence[int]
+    prompt: Prompt
     output_len: int
+    text_len: int | None = None
+    sampling: Sampling = Sampling()
+    traffic: str = ""
+    session: int | None = None
+    turn: int = 0
+
+    @property
+    def input_len(self) -> int | None:
+        """Tokens of the prompt, None where nobody counted them."""
+        return self.text_len if isinstance(self.prompt, str | tuple) else len(self.prompt)
 
 
 @dataclass(slots=True)
@@ -83,7 +110,8 @@ class Exchange:
 
     `at` and `tokens` have one entry for each chunk that brought output: when it was read, and the output tokens
     received so far, that chunk's included. `input_tokens`, `output_tokens` and `cached_tokens` are the server's
-    own counts, None where it gave none.
+    own counts, None where it gave none. `answer` is what came, as ids or as text, and kept only where another turn
+    will need it.
     """
 
     request: Request
@@ -96,6 +124,7 @@ class Exchange:
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
+    answer: Sequence[int] | str | None = None
     outcome: Outcome = Outcome.OPEN
     detail: str = ""
 

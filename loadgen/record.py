@@ -95,7 +95,7 @@ class Recorder:
             self._due_at.add(exchange.due)
             self._sent_at.add(exchange.sent)
         if exchange.outcome is Outcome.OK:
-            self._tokens["input"] += exchange.input_tokens or len(exchange.request.input_ids)
+            self._tokens["input"] += exchange.input_tokens or exchange.request.input_len or 0
             self._tokens["output"] += exchange.tokens[-1] if exchange.tokens else 0
         if len(self._pending) == BATCH or (self._pending and int(ended) != int(self._last_ended)):
             self._fold()
@@ -241,7 +241,7 @@ def _line(exchange: Exchange, start: float) -> dict[str, Any]:
         "first": since(exchange.first),
         "last": since(exchange.last),
         "ended": since(exchange.ended),
-        "input_tokens": len(exchange.request.input_ids) if exchange.input_tokens is None else exchange.input_tokens,
+        "input_tokens": exchange.request.input_len if exchange.input_tokens is None else exchange.input_tokens,
         "output_tokens": exchange.tokens[-1] if exchange.tokens else 0,
         "chunks": len(exchange.at),
         "cached_tokens": exchange.cached_tokens,

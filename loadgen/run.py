@@ -71,11 +71,10 @@ async def run(scenario: Scenario, name: str, seed: int, folder: Path, watch: Wat
 
 
 def _client(scenario: Scenario, endpoint: Endpoint) -> HttpClient:
-    limits, sampling = scenario.limits, scenario.sampling
+    limits = scenario.limits
     return HttpClient(
         endpoint.url,
         wire.APIS[scenario.target.api],
-        wire.Sampling(sampling.temperature, sampling.top_p, sampling.ignore_eos),
         endpoint.model,
         Timeouts(
             limits.timeout_connect, limits.timeout_first_token, limits.timeout_between_tokens, limits.timeout_total

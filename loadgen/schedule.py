@@ -7,12 +7,13 @@ offsets and the same requests.
 
 import hashlib
 import itertools
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadgen.exchange import Request
+from loadgen.exchange import Request, Sampling
 from loadgen.scenario import Scenario
 
 
@@ -36,8 +37,11 @@ def plan(scenario: Scenario, seed: int) -> Schedule:
     n = scenario.workload.num_prompts
     workload = scenario.workload.prompts()
     offsets = list(itertools.islice(scenario.arrivals.process().offsets(stream(seed, "arrivals")), n))
-    requests = list(itertools.islice(workload.requests(stream(seed, "workload")), n))
-    warmup = list(itertools.islice(workload.requests(stream(seed, "warmup")), scenario.measure.warmup))
+    sampling = Sampling(**scenario.sampling.model_dump())
+    drawn = itertools.islice(workload.requests(stream(seed, "workload")), n)
+    requests = [replace(request, sampling=sampling) for request in drawn]
+    drawn = itertools.islice(workload.requests(stream(seed, "warmup")), scenario.measure.warmup)
+    warmup = [replace(request, sampling=sampling) for request in drawn]
     fingerprints = {
         "schedule": fingerprint_of_offsets(offsets),
         "workload": fingerprint_of_requests(requests),
@@ -53,11 +57,16 @@ def fingerprint_of_offsets(offsets: Iterable[float]) -> str:
 
 
 def fingerprint_of_requests(requests: Iterable[Request]) -> str:
-    """Over token ids and asked output lengths, in order."""
+    """Over prompts and asked output lengths, in order."""
     digest = hashlib.sha256()
     for request in requests:
-        digest.update(np.array([len(request.input_ids), request.output_len], "<i8").tobytes())
-        digest.update(np.asarray(request.input_ids, "<i4").tobytes())
+        prompt = request.prompt
+        if isinstance(prompt, str | tuple):
+            content = json.dumps(prompt, sort_keys=True).encode()
+        else:
+            content = np.asarray(prompt, "<i4").tobytes()
+        digest.update(np.array([len(prompt), request.output_len], "<i8").tobytes())
+        digest.update(content)
     return digest.hexdigest()[:16]
 
 

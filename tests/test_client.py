@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.client.http import HttpClient, Timeouts
 from loadgen.exchange import Exchange, Fault, Outcome, Request
-from loadgen.wire import APIS, Sampling
+from loadgen.wire import APIS
 
 STREAM = (Path(__file__).parent / "golden" / "generate_stream.sse").read_bytes()
 HEAD = (Path(__file__).parent / "golden" / "generate_stream.headers").read_bytes().strip().replace(b"\r\n", b"\n")
@@ -49,8 +49,7 @@ class Scripted:
     async def client(self, timeouts: Timeouts = FAST) -> AsyncIterator[HttpClient]:
         server = await asyncio.start_server(self.accept, "127.0.0.1", 0, backlog=1000)
         port = server.sockets[0].getsockname()[1]
-        sampling = Sampling(temperature=0.0, top_p=1.0, ignore_eos=True)
-        async with HttpClient(f"http://127.0.0.1:{port}", APIS["generate"], sampling, "m", timeouts) as client:
+        async with HttpClient(f"http://127.0.0.1:{port}", APIS["generate"], "m", timeouts) as client:
             yield client
         server.close()
         await asyncio.gather(*self.serving)
@@ -233,8 +232,7 @@ async def test_each_time_limit_is_told_apart(timeouts: Timeouts, data: bytes, de
 
 
 async def test_nobody_listening_is_a_connect_fault() -> None:
-    sampling = Sampling(temperature=0.0, top_p=1.0, ignore_eos=True)
-    async with HttpClient("http://127.0.0.1:9", APIS["generate"], sampling, "m", FAST) as client:
+    async with HttpClient("http://127.0.0.1:9", APIS["generate"], "m", FAST) as client:
         with pytest.raises(Fault) as caught:
             await client.stream(exchange())
     assert caught.value.kind is Outcome.CONNECT

@@ -46,9 +46,9 @@ def test_changing_the_arrivals_or_the_warm_up_does_not_move_the_prompts() -> Non
 
 def test_warm_up_prompts_are_none_of_the_measured_ones() -> None:
     schedule = planned("fixed", 1)
-    measured = {tuple(request.input_ids) for request in schedule.requests}
+    measured = {tuple(request.prompt) for request in schedule.requests}
     assert len(schedule.warmup) == 4
-    assert measured.isdisjoint(tuple(request.input_ids) for request in schedule.warmup)
+    assert measured.isdisjoint(tuple(request.prompt) for request in schedule.warmup)
 
 
 def test_caps_and_sampling_have_fingerprints_of_their_own() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.exchange import Exchange, Fault, Outcome, Request
-from loadgen.wire import APIS, Sampling
+from loadgen.exchange import Exchange, Fault, Outcome, Request, Sampling
+from loadgen.wire import APIS
 
 GOLDEN = Path(__file__).parent / "golden"
 EXACT = Sampling(temperature=0.0, top_p=1.0, ignore_eos=True)
@@ -28,8 +28,8 @@ CAPTURED = [
 
 def read(api: str, stream: bytes, asked: int, cuts: list[int] | None = None, sampling: Sampling = EXACT) -> Exchange:
     """The exchange after reading a stream in pieces that come a second apart; raises Fault."""
-    exchange = Exchange(Request(0, [1], asked), due=0.0)
-    answer = APIS[api].answer(exchange, sampling)
+    exchange = Exchange(Request(0, [1], asked, sampling=sampling), due=0.0)
+    answer = APIS[api].answer(exchange)
     last = 0
     for at, cut in enumerate([*sorted(cut % (len(stream) + 1) for cut in cuts or []), len(stream)]):
         answer.feed(stream[last:cut], float(at))
@@ -291,8 +291,8 @@ def test_cached_tokens_are_read_where_the_server_tells_them() -> None:
 
 
 def test_payloads_say_what_was_asked_for() -> None:
-    request = Request(3, [11, 12, 13], 7)
-    sent = {name: json.loads(api.payload(request, FREE, "m")) for name, api in APIS.items()}
+    request = Request(3, [11, 12, 13], 7, sampling=FREE)
+    sent = {name: json.loads(api.payload(request, "m")) for name, api in APIS.items()}
     assert sent["generate"]["input_ids"] == sent["completions"]["prompt"] == [11, 12, 13]
     assert sent["generate"]["sampling_params"] == {
         "temperature": 0.7, "top_p": 0.9, "max_new_tokens": 7, "ignore_eos": False

@@ -45,16 +45,16 @@ def test_lengths_are_cut_at_high_and_never_below_one() -> None:
 def test_prompts_have_the_exact_length_and_ids_of_the_vocabulary() -> None:
     requests = take(RandomTokens(Uniform(1, 40), Constant(9), vocab_size=500), 300)
     assert [request.index for request in requests] == list(range(300))
-    ids = [token for request in requests for token in request.input_ids]
-    assert (min(ids), max(ids)) == (10, 499)
-    assert {len(request.input_ids) for request in requests} == set(range(1, 41))
+    ids = np.concatenate([np.asarray(request.prompt) for request in requests])
+    assert (ids.min(), ids.max()) == (10, 499)
+    assert {len(request.prompt) for request in requests} == set(range(1, 41))
     assert {request.output_len for request in requests} == {9}
 
 
 def test_changing_the_output_lengths_moves_neither_prompts_nor_their_lengths() -> None:
     one = take(RandomTokens(Uniform(1, 40), Constant(9), vocab_size=500), 200)
     other = take(RandomTokens(Uniform(1, 40), Uniform(1, 99), vocab_size=500), 200)
-    assert [request.input_ids for request in one] == [request.input_ids for request in other]
+    assert [request.prompt for request in one] == [request.prompt for request in other]
 
 
 def test_a_longer_run_begins_with_the_shorter_ones_prompts() -> None:

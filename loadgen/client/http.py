@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from loadgen.exchange import Exchange, Fault, Outcome
-from loadgen.wire import Answer, Api, Sampling
+from loadgen.wire import Answer, Api
 
 _SHOWN = 200  # characters of a server's error text kept in a fault
 
@@ -38,7 +38,6 @@ class HttpClient:
         self,
         url: str,
         api: Api,
-        sampling: Sampling,
         model: str,
         timeouts: Timeouts,
         now: Callable[[], float] = time.perf_counter,
@@ -50,7 +49,7 @@ class HttpClient:
             f"POST {api.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
             "Accept: text/event-stream\r\nAccept-Encoding: identity\r\nContent-Length: "
         ).encode()
-        self._api, self._sampling, self._model = api, sampling, model
+        self._api, self._model = api, model
         self._timeouts, self._now = timeouts, now
         self._idle: list[Connection] = []
 
@@ -71,7 +70,7 @@ class HttpClient:
         self._idle += [connection for connection in opened if isinstance(connection, Connection)]
 
     async def stream(self, exchange: Exchange) -> None:
-        body = self._api.payload(exchange.request, self._sampling, self._model)
+        body = self._api.payload(exchange.request, self._model)
         message = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
         connection = self._reuse()
         if connection is not None:
@@ -87,7 +86,7 @@ class HttpClient:
 
     async def _carry(self, connection: "Connection", message: bytes, exchange: Exchange) -> None:
         try:
-            await connection.exchange(message, exchange, self._api.answer(exchange, self._sampling), self._timeouts)
+            await connection.exchange(message, exchange, self._api.answer(exchange), self._timeouts)
         except BaseException:
             connection.close()
             raise

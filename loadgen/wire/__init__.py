@@ -5,6 +5,6 @@ apis      the APIs that are spoken: SGLang's /generate, OpenAI's completions and
 """
 
 from loadgen.wire.answer import Answer
-from loadgen.wire.apis import APIS, Api, Sampling
+from loadgen.wire.apis import APIS, Api
 
-__all__ = ["APIS", "Answer", "Api", "Sampling"]
+__all__ = ["APIS", "Answer", "Api"]

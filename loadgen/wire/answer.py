@@ -16,10 +16,11 @@ _HEAD = 65536  # bytes kept of a body that is no event stream: it may be one JSO
 
 
 class Answer:
-    """Reads one answer. `exact` says that exactly the number of tokens asked for must come (ignore_eos)."""
+    """Reads one answer. Under ignore_eos exactly the number of tokens asked for must come."""
 
-    def __init__(self, exchange: Exchange, *, exact: bool) -> None:
-        self._exchange, self._exact = exchange, exact
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange, self._exact = exchange, exchange.request.sampling.ignore_eos
+        self._keep = exchange.request.session is not None  # a next turn will need what was said
         self._events = Decoder()
         self._head = bytearray()  # the first bytes, until there is an event
         self._seen_event = self._ended = False
@@ -113,9 +114,19 @@ class GenerateAnswer(Answer):
         self._exchange.input_tokens = _tokens(meta["prompt_tokens"])
         if (cached := meta.get("cached_tokens")) is not None:
             self._exchange.cached_tokens = _tokens(cached)
-        self._count(_tokens(meta["completion_tokens"]), at)
+        total = _tokens(meta["completion_tokens"])
+        if self._keep:
+            self._keep_ids(content.get("output_ids"), total)
+        self._count(total, at)
         if reason := meta["finish_reason"]:
             self._finish(reason["type"], reason.get("message"))
+
+
+    def _keep_ids(self, ids: Any, total: int) -> None:
+        """The server sends all ids so far with each event, or under --incremental-streaming-output the new ones."""
+        if ids:
+            new = [_tokens(id_) for id_ in ids]
+            self._exchange.answer = new if len(ids) == total else [*(self._exchange.answer or ()), *new]
 
 
 class OpenAiAnswer(Answer):
@@ -131,6 +142,8 @@ class OpenAiAnswer(Answer):
 
     def _read(self, content: Any, at: float) -> None:
         choices, usage = content["choices"], content.get("usage")
+        if self._keep and choices:
+            self._exchange.answer = str(self._exchange.answer or "") + _said(choices[0])
         total = self._note_usage(usage) if usage else None
         if choices:
             self._finish_choice(choices[0], total)
@@ -172,6 +185,12 @@ def _brings_output(choice: Any) -> bool:
     if delta is None:
         return bool(choice["text"])
     return any(delta.get(key) for key in ("content", "reasoning_content", "reasoning", "tool_calls"))
+
+
+def _said(choice: Any) -> str:
+    """The text of a choice that belongs into the conversation: not the reasoning."""
+    delta = choice.get("delta")
+    return str((choice["text"] if delta is None else delta.get("content")) or "")
 
 
 def _error_in(content: Any) -> Fault | None:

@@ -5,37 +5,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.exchange import Exchange, Request
+from loadgen.exchange import Exchange, Message, Prompt, Request
 from loadgen.wire.answer import Answer, GenerateAnswer, OpenAiAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How the server is to choose tokens. `ignore_eos` makes answers exactly as long as asked for."""
-
-    temperature: float
-    top_p: float
-    ignore_eos: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
     path: str
-    _body: Callable[[Request, Sampling, str], dict[str, Any]]
+    _body: Callable[[Request, str], dict[str, Any]]
     _answer: type[Answer]
 
-    def payload(self, request: Request, sampling: Sampling, model: str) -> bytes:
+    def payload(self, request: Request, model: str) -> bytes:
         """The JSON that asks for this request's answer as a stream."""
-        return json.dumps({"stream": True, **self._body(request, sampling, model)}).encode()
+        return json.dumps({"stream": True, **self._body(request, model)}).encode()
 
-    def answer(self, exchange: Exchange, sampling: Sampling) -> Answer:
+    def answer(self, exchange: Exchange) -> Answer:
         """A reader for the answer, which notes it on the exchange."""
-        return self._answer(exchange, exact=sampling.ignore_eos)
+        return self._answer(exchange)
 
 
-def _generate(request: Request, sampling: Sampling, _: str) -> dict[str, Any]:
-    return {
-        "input_ids": list(request.input_ids),
+def _generate(request: Request, _: str) -> dict[str, Any]:
+    sampling = request.sampling
+    assert not isinstance(request.prompt, tuple), "a conversation has no form in this API"
+    prompt = {"text": request.prompt} if isinstance(request.prompt, str) else {"input_ids": list(request.prompt)}
+    return prompt | {
         "sampling_params": {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -45,7 +38,8 @@ def _generate(request: Request, sampling: Sampling, _: str) -> dict[str, Any]:
     }
 
 
-def _openai(request: Request, sampling: Sampling, model: str) -> dict[str, Any]:
+def _openai(request: Request, model: str) -> dict[str, Any]:
+    sampling = request.sampling
     return {
         "model": model,
         "max_tokens": request.output_len,  # chat's newer name, max_completion_tokens, is not known to older servers
@@ -56,15 +50,22 @@ def _openai(request: Request, sampling: Sampling, model: str) -> dict[str, Any]:
     }
 
 
-def _completions(request: Request, sampling: Sampling, model: str) -> dict[str, Any]:
-    return {"prompt": list(request.input_ids), **_openai(request, sampling, model)}
+def _completions(request: Request, model: str) -> dict[str, Any]:
+    assert not isinstance(request.prompt, tuple), "a conversation has no form in this API"
+    prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
+    return {"prompt": prompt, **_openai(request, model)}
 
 
-def _chat(request: Request, sampling: Sampling, model: str) -> dict[str, Any]:
-    """Chat takes text: one word for each token id, so that lengths are in words. How many tokens the server made of
-    them, it says in its usage, and that is noted as `input_tokens`."""
-    words = " ".join(f"w{token}" for token in request.input_ids)
-    return {"messages": [{"role": "user", "content": words}], **_openai(request, sampling, model)}
+def _chat(request: Request, model: str) -> dict[str, Any]:
+    return {"messages": list(conversation(request.prompt)), **_openai(request, model)}
+
+
+def conversation(prompt: Prompt) -> tuple[Message, ...]:
+    """A prompt as chat takes it. Token ids have no text of their own: without a tokenizer each is said as one word, so
+    that lengths are in words; how many tokens the server made of them, it says in its usage."""
+    if isinstance(prompt, tuple):
+        return prompt
+    return ({"role": "user", "content": prompt if isinstance(prompt, str) else " ".join(f"w{id_}" for id_ in prompt)},)
 
 
 APIS = {
