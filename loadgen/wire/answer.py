@@ -121,7 +121,6 @@ class GenerateAnswer(Answer):
         if reason := meta["finish_reason"]:
             self._finish(reason["type"], reason.get("message"))
 
-
     def _keep_ids(self, ids: Any, total: int) -> None:
         """The server sends all ids so far with each event, or under --incremental-streaming-output the new ones."""
         if ids:
