@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from loadgen.exchange import Exchange
     from loadgen.record import Record
     from loadgen.scenario import Scenario
+    from loadgen.schedule import Schedule
 
 SLO_MISSED, WRONG_USE, INVALID, TARGET_FAILED, INTERRUPTED = 1, 2, 3, 4, 130
 
@@ -63,6 +64,10 @@ def commands() -> None:
 @click.option("--num-prompts", help="As in bench_serving: workload.num_prompts.")
 @click.option("--random-input-len", help="As in bench_serving: workload.input_len, in tokens.")
 @click.option("--random-output-len", help="As in bench_serving: workload.output_len, in tokens.")
+@click.option("--random-range-ratio", help="As in SGLang's bench_serving: lengths uniform in [length x ratio, length].")
+@click.option("--vllm-range-ratio", help="As vLLM has it: lengths uniform in [length x (1 - ratio), length x (1 + ratio)].")
+@click.option("--burstiness", help="As in vLLM: of gamma arrivals and of rates that vary.")
+@click.option("--duration", help="measure.duration: seconds in which requests come due.")
 def run(
     scenario: str,
     target: str | None,
@@ -80,18 +85,35 @@ def run(
         "num_prompts": "workload.num_prompts",
         "random_input_len": "workload.input_len",
         "random_output_len": "workload.output_len",
+        "random_range_ratio": "workload.random_range_ratio",
+        "vllm_range_ratio": "workload.vllm_range_ratio",
+        "burstiness": "arrivals.burstiness",
+        "duration": "measure.duration",
     }
     short = [f"{keys[name]}={value}" for name, value in shorthands.items() if value is not None]
     checked, name = _load(scenario, [*short, *overrides], target)
-    if seed < 0:
-        _stop(WRONG_USE, f"--seed {seed}: expected a whole number from 0 on")
+    schedule = _plan(checked, seed)
     folder = _new_folder(out, name)
-    record = _run(checked, name, seed, folder, as_json=as_json, quiet=quiet)
+    record = _run(checked, schedule, name, seed, folder, as_json=as_json, quiet=quiet)
     _print(record, as_json=as_json, quiet=quiet)
     sys.exit(_exit_code(record.data))
 
 
-def _run(scenario: Scenario, name: str, seed: int, folder: Path, *, as_json: bool, quiet: bool) -> Record:
+def _plan(scenario: Scenario, seed: int) -> Schedule:
+    from loadgen.schedule import plan
+    from loadgen.traces import DataError
+
+    if seed < 0:
+        _stop(WRONG_USE, f"--seed {seed}: expected a whole number from 0 on")
+    try:
+        return plan(scenario, seed)
+    except DataError as error:
+        _stop(WRONG_USE, *error.faults)
+
+
+def _run(
+    scenario: Scenario, schedule: Schedule, name: str, seed: int, folder: Path, *, as_json: bool, quiet: bool
+) -> Record:
     import asyncio
     import resource
     import signal
@@ -108,13 +130,13 @@ def _run(scenario: Scenario, name: str, seed: int, folder: Path, *, as_json: boo
         assert task is not None
         # SIGTERM ends a run as Ctrl-C does: what was seen is kept, what was started is ended.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await run_scenario(scenario, name, seed, folder, watch)
+        return await run_scenario(scenario, schedule, name, seed, folder, watch)
 
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one open file for each request in flight
     try:
         with (
-            progress(scenario.workload.num_prompts, show=not (as_json or quiet)) as watch,
+            progress(schedule.total, show=not (as_json or quiet)) as watch,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             return runner.run(until_done(watch))
@@ -226,6 +248,31 @@ def scenarios(context: click.Context) -> None:
         width = max(map(len, found), default=0)
         for name, path in sorted(found.items()):
             click.echo(f"{name:<{width}}  {question(path)}")
+
+
+@scenarios.command()
+@click.argument("scenario")
+@click.option("--arrivals", is_flag=True, help="Rate over time, CV and dispersion of the schedule, against theory.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key: --set arrivals.rate=8")
+@click.option("--seed", default=0, show_default=True, help="Of the schedule.")
+def show(scenario: str, arrivals: bool, overrides: tuple[str, ...], seed: int) -> None:
+    """Show SCENARIO with all its keys, or its arrivals against their theory; nothing is sent."""
+    import json
+
+    from loadgen.report.arrivals import shown
+    from loadgen.report.terminal import console
+    from loadgen.scenario import find, question
+    from loadgen.traces import DataError
+
+    checked, name = _load(scenario, list(overrides), None)
+    click.echo(f"{name}: {question(find(scenario))}")
+    if not arrivals:
+        click.echo(json.dumps(checked.model_dump(mode="json", exclude_none=True), indent=2))
+        return
+    try:
+        console().print(shown(checked, seed))
+    except DataError as error:
+        _stop(WRONG_USE, *error.faults)
 
 
 @scenarios.command()

@@ -4,6 +4,8 @@ Open loop: each request leaves at its own instant, whatever the server does. The
 so that the time a send takes never adds up, and it sleeps again where a timer woke it early (uvloop's timers are
 rounded to the millisecond). Nothing on the server's side slows the pacer: at `max_concurrency` a request joins a
 queue, and its latency runs on from when it was due, or it is dropped and counted.
+
+Closed loops and conversations have requests that follow on an answer: those are due a think time after it ended.
 """
 
 import asyncio
@@ -11,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, Protocol
 
 from loadgen.exchange import Exchange, Fault, Outcome, Request
@@ -24,6 +27,10 @@ class Client(Protocol):
     """
 
     async def stream(self, exchange: Exchange) -> None: ...
+
+
+# What follows on an exchange that ended, however it ended: seconds to think, and the request; None for nothing.
+Follow = Callable[[Exchange], tuple[float, Request] | None]
 
 
 @dataclass(slots=True)
@@ -83,7 +90,8 @@ async def sleep_until(due: float, now: Callable[[], float]) -> None:
 class Driver:
     """Sends requests at their instants and hands each exchange to `ended` when it has ended.
 
-    `now` and the event loop's timers must run on the same clock: time.perf_counter, or a test's virtual one.
+    What would follow `duration` seconds after the start or later is not sent. `now` and the event loop's timers must
+    run on the same clock: time.perf_counter, or a test's virtual one.
     """
 
     def __init__(
@@ -93,19 +101,23 @@ class Driver:
         *,
         max_concurrency: int | None = None,
         overflow: Literal["queue", "drop"] = "queue",
+        follow: Follow = lambda _: None,
+        duration: float = inf,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._client = client
         self._ended = ended
         self._drop = overflow == "drop"
+        self._follow, self._duration = follow, duration
         self._now = now
         self.in_flight = InFlight(max_concurrency, now)
 
     async def run(self, offsets: Iterable[float], requests: Iterable[Request], start: float) -> None:
-        """Send each request at start + its offset; return when all have ended.
+        """Send each request at start + its offset, and what follows on it; return when all have ended.
 
         When cancelled, what is still open or waiting ends as `cancelled` before the cancellation goes on.
         """
+        self._end_at = start + self._duration
         await sleep_until(start, self._now)
         self.in_flight.tally()
         try:
@@ -127,6 +139,7 @@ class Driver:
             self._launch(exchange, tasks)
         elif self._drop:
             self._end(exchange, Outcome.DROPPED, f"{self.in_flight.count} were in flight")
+            self._go_on(exchange, tasks)
         else:
             self.in_flight.waiting.append(exchange)
 
@@ -148,6 +161,18 @@ class Driver:
             successor = self.in_flight.waiting.popleft()
             successor.ready = self._now()
             self._launch(successor, tasks)
+        self._go_on(exchange, tasks)
+
+    def _go_on(self, exchange: Exchange, tasks: asyncio.TaskGroup) -> None:
+        assert exchange.ended is not None
+        if following := self._follow(exchange):
+            think, request = following
+            if (due := exchange.ended + think) < self._end_at:
+                tasks.create_task(self._send_at(due, request, tasks))
+
+    async def _send_at(self, due: float, request: Request, tasks: asyncio.TaskGroup) -> None:
+        await sleep_until(due, self._now)
+        self._dispatch(Exchange(request, due), tasks)
 
     def _end(self, exchange: Exchange, outcome: Outcome, detail: str) -> None:
         exchange.outcome, exchange.detail = outcome, detail

@@ -54,7 +54,6 @@ class Outcome(StrEnum):
     SERVER_ERROR = "server_error"  # an error object inside a 200
     TOKEN_MISMATCH = "token_mismatch"  # other than the number of tokens asked for, or counts that contradict
     CANCELLED = "cancelled"  # still open when the run was stopped
-    ABANDONED = "abandoned"  # a turn that never came due: its conversation broke before it
 
 
 class Fault(Exception):
@@ -86,7 +85,8 @@ class Request:
     A prompt of token ids has an exact length. A text's is what a tokenizer counted, `text_len`, None where there is
     none. `output_len` is in tokens. `traffic` names the class of traffic, "" where there is one only; `index` counts
     within it. A turn of a conversation has the number of its session and, from 0, its own; its prompt is only what it
-    adds until the turns before it have been answered.
+    adds until the turns before it have been answered. `shared` is how many of its leading tokens an earlier prompt of
+    the run has too, None where that is not known: what a cache that began cold can hold of it at most.
     """
 
     index: int
@@ -97,6 +97,7 @@ class Request:
     traffic: str = ""
     session: int | None = None
     turn: int = 0
+    shared: int | None = None
 
     @property
     def input_len(self) -> int | None:

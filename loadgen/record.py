@@ -14,7 +14,7 @@ Seconds everywhere but in the interval logs; instants count from the start of th
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -30,6 +30,7 @@ from loadgen.histogram import Histogram, IntervalLog
 SCHEMA = 1
 # What every record has from its first instant on, and what a reader relies on.
 WRITTEN = {"complete": bool, "counts": dict, "mode": str, "name": str, "scenario": dict, "target": dict}
+SLACK = 64  # cached tokens of a prompt that need no explanation: a chat template, a block of the cache's
 BATCH = 64  # exchanges brought into the histograms at a time: cheaper than one by one, and short enough for the loop
 
 
@@ -52,43 +53,25 @@ class _Span:
         return max(self.last - self.first, 0.0)
 
 
-class Recorder:
-    """Writes the record of one run while it happens.
+class _Tally:
+    """What the exchanges of one class of traffic come to, or those of all."""
 
-    `head` is what is known before the start: mode, scenario, seed, fingerprints, scheduled, target, environment.
-    """
-
-    def __init__(self, folder: Path, head: Mapping[str, Any], itl_rule: ItlRule) -> None:
-        self.folder, self._itl_rule = folder, itl_rule
-        self._scheduled: int = head["counts"]["scheduled"]
-        self._data: dict[str, Any] = {"schema": SCHEMA, **head}
+    def __init__(self, itl_rule: ItlRule) -> None:
+        self._itl_rule = itl_rule
         self._outcomes: Counter[Outcome] = Counter()
         self._tokens = Counter[str]()
         self._sent, self._due_at, self._sent_at = 0, _Span(), _Span()
-        self._last_ended = 0.0
         self._pending: list[Exchange] = []
         self._lag = Histogram()
-        self._files = contextlib.ExitStack()
-        self._write("record.json", json.dumps(self._data | {"complete": False}, indent=2))
+        self._prompts = _Prompts()
+        self.last_ended = 0.0  # seconds from the start
 
-    def begin(self, start: float, epoch: float) -> None:
-        """The clock starts: `start` on the driver's clock is `epoch` seconds since 1970."""
-        self._start = start
-        self._data["started"] = round(epoch, 6)
-        self._requests = self._append("requests.jsonl")
-        self._timeline = self._append("timeline.jsonl")
-        self._logs = {name: IntervalLog(self._append(f"{name}.hlog"), name.upper(), epoch) for name in METRICS}
-        self._write("record.json", json.dumps(self._data | {"complete": False}, indent=2))
+    def begin(self, log: Callable[[str], IntervalLog]) -> None:
+        """Open the interval logs: `log` gives that of a metric."""
+        self._logs = {name: log(name) for name in METRICS}
 
-    def point(self, point: Mapping[str, Any]) -> None:
-        """Note a point of the time line."""
-        self._timeline.write(json.dumps(point) + "\n")
-
-    def add(self, exchange: Exchange) -> None:
-        """Note an exchange that has ended."""
-        assert exchange.ended is not None
-        ended = exchange.ended - self._start
-        self._requests.write(json.dumps(_line(exchange, self._start)) + "\n")
+    def add(self, exchange: Exchange, ended: float) -> None:
+        """Note an exchange that ended so many seconds after the start."""
         self._outcomes[exchange.outcome] += 1
         if exchange.sent is not None:
             self._sent += 1
@@ -97,9 +80,10 @@ class Recorder:
         if exchange.outcome is Outcome.OK:
             self._tokens["input"] += exchange.input_tokens or exchange.request.input_len or 0
             self._tokens["output"] += exchange.tokens[-1] if exchange.tokens else 0
-        if len(self._pending) == BATCH or (self._pending and int(ended) != int(self._last_ended)):
+            self._prompts.add(exchange)
+        if len(self._pending) == BATCH or (self._pending and int(ended) != int(self.last_ended)):
             self._fold()
-        self._last_ended = ended
+        self.last_ended = ended
         self._pending.append(exchange)
 
     def _fold(self) -> None:
@@ -109,43 +93,37 @@ class Recorder:
                 values = np.concatenate([exchange.itl(self._itl_rule) for exchange in self._pending])
             else:
                 values = np.array([v for exchange in self._pending if (v := getattr(exchange, name)) is not None])
-            self._logs[name].record(self._last_ended, values)
+            self._logs[name].record(self.last_ended, values)
         self._lag.record(np.array([lag for exchange in self._pending if (lag := exchange.lag) is not None]))
         self._pending.clear()
 
-    def totals(self, in_flight: InFlight, *, complete: bool) -> dict[str, Any]:
-        """The run is over: what it comes to, as it goes into record.json."""
+    def totals(self, scheduled: int | None, duration: float) -> dict[str, Any]:
+        """What it comes to over so many seconds; `scheduled` is None where all that came due has ended."""
         if self._pending:
             self._fold()
         for log in self._logs.values():
             log.close()
         totals = {name: log.total for name, log in self._logs.items()} | {"lag": self._lag}
         faults = {kind.value: n for kind, n in self._outcomes.items() if kind not in (Outcome.OK, Outcome.DROPPED)}
-        duration = self._last_ended
-        data = self._data
-        data["counts"] = {
-            "scheduled": self._scheduled,
-            "sent": self._sent,
-            "ok": self._outcomes[Outcome.OK],
-            "fault": sum(faults.values()),
-            "dropped": self._outcomes[Outcome.DROPPED],
+        ok = self._outcomes[Outcome.OK]
+        return {
+            "counts": {
+                "scheduled": self._outcomes.total() if scheduled is None else scheduled,
+                "sent": self._sent,
+                "ok": ok,
+                "fault": sum(faults.values()),
+                "dropped": self._outcomes[Outcome.DROPPED],
+            },
+            "faults": faults,
+            "metrics": {name: _summary(total) for name, total in totals.items()},
+            "throughput": {
+                "requests_per_s": ok / duration if duration else None,
+                "input_tokens_per_s": self._tokens["input"] / duration if duration else None,
+                "output_tokens_per_s": self._tokens["output"] / duration if duration else None,
+            },
+            "offered": self._offered(),
+            "prompts": self._prompts.as_dict(),
         }
-        data["faults"] = faults
-        data["duration"] = round(duration, 6)
-        data["metrics"] = {name: _summary(total) for name, total in totals.items()}
-        data["throughput"] = {
-            "requests_per_s": data["counts"]["ok"] / duration if duration else None,
-            "input_tokens_per_s": self._tokens["input"] / duration if duration else None,
-            "output_tokens_per_s": self._tokens["output"] / duration if duration else None,
-        }
-        data["offered"] = self._offered()
-        data["concurrency"] = {
-            "mean": round(in_flight.mean, 4),
-            "peak": in_flight.peak,
-            "share_at_cap": round(in_flight.share_at_cap, 4),
-        }
-        data["complete"] = complete
-        return data
 
     def _offered(self) -> dict[str, Any]:
         """The rate that was scheduled and the one that left, over the requests that left; null for a single instant."""
@@ -156,6 +134,111 @@ class Recorder:
             "scheduled_span": round(scheduled, 6),
             "achieved_span": round(achieved, 6),
         }
+
+
+@dataclass(slots=True)
+class _Prompts:
+    """The prompts of what went well by the server's own counts: their lengths, and what of them its cache had."""
+
+    counted: int = 0  # requests whose length both sides know
+    differ: int = 0
+    most: int = 0
+    asked: int = 0  # tokens
+    server: int = 0  # tokens
+    reported: int = 0  # requests for which the server told its cache's hits
+    tokens: int = 0
+    cached: int = 0
+    hits: int = 0  # requests
+    shared: int = 0
+    unexplained: int = 0
+
+    def add(self, exchange: Exchange) -> None:
+        asked, server, cached = exchange.request.input_len, exchange.input_tokens, exchange.cached_tokens
+        if server is None:
+            return
+        if asked is not None:
+            self.counted += 1
+            self.asked += asked
+            self.server += server
+            self.differ += asked != server
+            self.most = max(self.most, abs(asked - server))
+        if cached is not None:
+            self.reported += 1
+            self.tokens += server
+            self.cached += cached
+            self.hits += cached > 0
+            if (shared := exchange.request.shared) is not None:
+                explained = shared * server / asked if asked else shared  # chat's words are several tokens each
+                self.shared += round(explained)
+                if cached > explained + SLACK:
+                    self.unexplained += round(cached - explained)
+
+    def as_dict(self) -> dict[str, Any]:
+        lengths = {"requests": self.counted, "differ": self.differ, "most": self.most}
+        tokens = {"asked_tokens": self.asked, "server_tokens": self.server}
+        cache = {"requests": self.reported, "hits": self.hits, "prompt_tokens": self.tokens}
+        cache |= {"cached_tokens": self.cached, "shared_tokens": self.shared, "unexplained_tokens": self.unexplained}
+        rate = self.cached / self.tokens if self.tokens else None
+        return {"lengths": lengths | tokens, "cache": cache | {"hit_rate": rate}}
+
+
+class Recorder:
+    """Writes the record of one run while it happens.
+
+    `head` is what is known before the start: mode, scenario, seed, fingerprints, scheduled, target, environment.
+    `classes` are the names of the classes of traffic, where there are several.
+    """
+
+    def __init__(self, folder: Path, head: Mapping[str, Any], itl_rule: ItlRule, classes: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self._scheduled: int | None = head["counts"]["scheduled"]
+        self._data: dict[str, Any] = {"schema": SCHEMA, **head}
+        self._all = _Tally(itl_rule)
+        self._classes = {name: _Tally(itl_rule) for name in classes}
+        self._files = contextlib.ExitStack()
+        self._write("record.json", json.dumps(self._data | {"complete": False}, indent=2))
+
+    def begin(self, start: float, epoch: float) -> None:
+        """The clock starts: `start` on the driver's clock is `epoch` seconds since 1970."""
+        self._start = start
+        self._data["started"] = round(epoch, 6)
+        self._requests = self._append("requests.jsonl")
+        self._timeline = self._append("timeline.jsonl")
+        self._all.begin(lambda metric: IntervalLog(self._append(f"{metric}.hlog"), metric.upper(), epoch))
+        for name, tally in self._classes.items():
+            self._begin_class(tally, name, epoch)
+        self._write("record.json", json.dumps(self._data | {"complete": False}, indent=2))
+
+    def _begin_class(self, tally: _Tally, name: str, epoch: float) -> None:
+        tally.begin(lambda metric: IntervalLog(self._append(f"{metric}.{name}.hlog"), metric.upper(), epoch))
+
+    def point(self, point: Mapping[str, Any]) -> None:
+        """Note a point of the time line."""
+        self._timeline.write(json.dumps(point) + "\n")
+
+    def add(self, exchange: Exchange) -> None:
+        """Note an exchange that has ended."""
+        assert exchange.ended is not None
+        ended = exchange.ended - self._start
+        self._requests.write(json.dumps(_line(exchange, self._start)) + "\n")
+        self._all.add(exchange, ended)
+        if self._classes:
+            self._classes[exchange.request.traffic].add(exchange, ended)
+
+    def totals(self, in_flight: InFlight, *, complete: bool) -> dict[str, Any]:
+        """The run is over: what it comes to, as it goes into record.json."""
+        duration = self._all.last_ended
+        data = self._data | self._all.totals(self._scheduled, duration)
+        if self._classes:
+            data["traffic"] = {name: tally.totals(None, duration) for name, tally in self._classes.items()}
+        data["duration"] = round(duration, 6)
+        data["concurrency"] = {
+            "mean": round(in_flight.mean, 4),
+            "peak": in_flight.peak,
+            "share_at_cap": round(in_flight.share_at_cap, 4),
+        }
+        data["complete"] = complete
+        return data
 
     def seal(self, data: dict[str, Any]) -> "Record":
         """Write the finished record: `totals` with a slo, a verdict and a card laid on top."""
@@ -233,18 +316,25 @@ def _line(exchange: Exchange, start: float) -> dict[str, Any]:
     def since(at: float | None) -> float | None:
         return None if at is None else round(at - start, 6)
 
+    request = exchange.request
+    place = {"traffic": request.traffic} if request.traffic else {}
+    if request.session is not None:
+        place |= {"session": request.session, "turn": request.turn}
     return {
-        "index": exchange.request.index,
+        "index": request.index,
+        **place,
         "due": since(exchange.due),
         "ready": since(exchange.ready),
         "sent": since(exchange.sent),
         "first": since(exchange.first),
         "last": since(exchange.last),
         "ended": since(exchange.ended),
-        "input_tokens": exchange.request.input_len if exchange.input_tokens is None else exchange.input_tokens,
+        "asked_tokens": request.input_len,
+        "input_tokens": request.input_len if exchange.input_tokens is None else exchange.input_tokens,
         "output_tokens": exchange.tokens[-1] if exchange.tokens else 0,
         "chunks": len(exchange.at),
         "cached_tokens": exchange.cached_tokens,
+        "shared_tokens": request.shared,
         "outcome": exchange.outcome.value,
         "detail": exchange.detail,
     }

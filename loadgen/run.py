@@ -5,6 +5,7 @@ import contextlib
 import resource
 import time
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from loadgen.card import card_of
 from loadgen.client.http import HttpClient, Timeouts
 from loadgen.driver import Client, Driver
 from loadgen.exchange import Exchange, Outcome
+from loadgen.interference import Overlap
 from loadgen.record import Record, Recorder
 from loadgen.scenario import Scenario
-from loadgen.schedule import Schedule, plan
+from loadgen.schedule import Schedule
 from loadgen.target import Endpoint, TargetError, reach
 from loadgen.telemetry.host import environment
 from loadgen.telemetry.timeline import sample
@@ -29,25 +31,37 @@ HEAD_START = 0.1  # seconds between the last preparation and the start instant
 Watch = Callable[[Exchange], None]
 
 
-async def run(scenario: Scenario, name: str, seed: int, folder: Path, watch: Watch = lambda _: None) -> Record:
-    """Run a scenario and leave its record in `folder`, which exists and is empty.
+async def run(
+    scenario: Scenario, schedule: Schedule, name: str, seed: int, folder: Path, watch: Watch = lambda _: None
+) -> Record:
+    """Run a scenario by its schedule, that of this seed, and leave its record in `folder`, which exists and is empty.
 
     `watch` is told of each exchange that has ended. When cancelled, the record holds what was seen until then, marked
     incomplete. Raises TargetError when the target cannot be reached or none of the warm-up requests succeeds.
     """
-    schedule = plan(scenario, seed)
     async with reach(scenario.target, folder / "server.log") as endpoint, _client(scenario, endpoint) as client:
-        recorder = Recorder(folder, _head(scenario, name, seed, schedule, endpoint), scenario.measure.itl_rule)
+        head = _head(scenario, name, seed, schedule, endpoint)
+        recorder = Recorder(folder, head, scenario.measure.itl_rule, [one.name for one in scenario.traffic])
+        overlap = Overlap(scenario.interference) if scenario.interference else None
         await _warm_up(client, schedule, scenario.limits.max_concurrency)
         await client.open(_due_together(schedule, scenario.limits.max_concurrency))
         flushed = await endpoint.flush_cache() if scenario.measure.flush_cache else None
 
         def ended(exchange: Exchange) -> None:
             recorder.add(exchange)
+            if overlap:
+                overlap.add(exchange)
             watch(exchange)
 
         limits = scenario.limits
-        driver = Driver(client, ended, max_concurrency=limits.max_concurrency, overflow=limits.overflow)
+        driver = Driver(
+            client,
+            ended,
+            max_concurrency=limits.max_concurrency,
+            overflow=limits.overflow,
+            follow=schedule.follow,
+            duration=inf if scenario.measure.duration is None else scenario.measure.duration,
+        )
         start = time.perf_counter() + HEAD_START
         recorder.begin(start, time.time() + HEAD_START)
         gauges = asyncio.create_task(
@@ -63,6 +77,8 @@ async def run(scenario: Scenario, name: str, seed: int, folder: Path, watch: Wat
                 await gauges
             data = recorder.totals(driver.in_flight, complete=complete)
             data["target"]["cache_flushed"] = flushed
+            if overlap:
+                data["interference"] = overlap.as_dict()
             data["slo"] = slo_results(data)
             data["verdict"] = judge(data).as_dict()
             data["card"] = card_of(data)
@@ -108,7 +124,7 @@ def _head(scenario: Scenario, name: str, seed: int, schedule: Schedule, endpoint
         "scenario": scenario.model_dump(mode="json"),
         "seed": seed,
         "fingerprints": schedule.fingerprints,
-        "counts": {"scheduled": len(schedule.requests)},
+        "counts": {"scheduled": schedule.total},
         "target": {"kind": scenario.target.kind, "api": scenario.target.api, **endpoint.identity()},
         "environment": environment(),
     }

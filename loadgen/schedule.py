@@ -1,20 +1,31 @@
 """The schedule: who leaves when, with what. It is data, made before the clock starts.
 
 Each concern draws from a stream of its own, named under the one seed, so that the arrivals do not move when the
-workload changes, nor either of them when a warm-up is added. The fingerprints say whether two runs had the same
-offsets and the same requests.
+workload changes, nor either of them when a warm-up or another class of traffic is added. Whatever deals a schedule to
+workers deals this one: no worker draws arrivals. The fingerprints say whether two runs had the same offsets and the
+same requests.
 """
 
 import hashlib
+import heapq
 import itertools
 import json
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
+from operator import itemgetter
 
 import numpy as np
 
-from loadgen.exchange import Request, Sampling
-from loadgen.scenario import Scenario
+from loadgen import flow, workload
+from loadgen.driver import Follow
+from loadgen.exchange import Request
+from loadgen.flow import Flow
+from loadgen.scenario import Scenario, Traffic
+from loadgen.scenario.arrivals import ClosedArrivals, SessionsArrivals
+from loadgen.traces import DataError
+from loadgen.wire.apis import conversation
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
@@ -24,31 +35,108 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Requests and their offsets in seconds from the start, pairwise; `warmup` goes out before the start."""
+    """Requests and their offsets in seconds from the start, pairwise, and what follows on each that ends.
 
-    offsets: list[float]
+    `warmup` goes out before the start. `total` is how many requests come due in all, None where the answers decide.
+    """
+
+    offsets: "array[float]"
     requests: list[Request]
+    follow: Follow
+    total: int | None
     warmup: list[Request]
     fingerprints: dict[str, str]
 
 
 def plan(scenario: Scenario, seed: int) -> Schedule:
-    """The schedule that a scenario has under a seed; the same on every machine."""
-    n = scenario.workload.num_prompts
-    workload = scenario.workload.prompts()
-    offsets = list(itertools.islice(scenario.arrivals.process().offsets(stream(seed, "arrivals")), n))
-    sampling = Sampling(**scenario.sampling.model_dump())
-    drawn = itertools.islice(workload.requests(stream(seed, "workload")), n)
-    requests = [replace(request, sampling=sampling) for request in drawn]
-    drawn = itertools.islice(workload.requests(stream(seed, "warmup")), scenario.measure.warmup)
-    warmup = [replace(request, sampling=sampling) for request in drawn]
-    fingerprints = {
-        "schedule": fingerprint_of_offsets(offsets),
-        "workload": fingerprint_of_requests(requests),
-        "concurrency": _fingerprint(scenario.limits.model_dump_json(include={"max_concurrency", "overflow"}).encode()),
-        "sampling": _fingerprint(scenario.sampling.model_dump_json().encode()),
-    }
-    return Schedule(offsets, requests, warmup, fingerprints)
+    """The schedule that a scenario has under a seed; the same on every machine.
+
+    Raises DataError where a file that it needs cannot be used, or has less than was asked for.
+    """
+    flows = {one.name: _flow(one, scenario, seed) for one in scenario.classes}
+    merged = list(
+        heapq.merge(*(zip(own.offsets, own.requests, strict=True) for own in flows.values()), key=itemgetter(0))
+    )
+    limits = scenario.limits.model_dump_json(include={"max_concurrency", "overflow"})
+    sampling = [scenario.sampling, *(one.sampling for one in scenario.classes if one.sampling)]
+    totals = [own.total for own in flows.values()]
+    return Schedule(
+        array("d", (offset for offset, _ in merged)),
+        [request for _, request in merged],
+        lambda exchange: flows[exchange.request.traffic].follow(exchange),
+        None if None in totals else sum(total or 0 for total in totals),
+        list(itertools.islice(_in_turn(_warmup(one, scenario, seed) for one in scenario.classes), scenario.measure.warmup)),
+        {
+            "schedule": _joined(fingerprint_of_offsets([*own.offsets, *own.thinks]) for own in flows.values()),
+            "workload": _joined(fingerprint_of_requests(own.known) for own in flows.values()),
+            "concurrency": _fingerprint(limits.encode()),
+            "sampling": _fingerprint("".join(one.model_dump_json() for one in sampling).encode()),
+        },
+    )
+
+
+def due(one: Traffic, scenario: Scenario, seed: int) -> Iterator[float]:
+    """The instants before the end of the run at which this class's requests are due, or its users and conversations
+    begin; without end where neither the process nor a duration ends them. Raises DataError."""
+    end = inf if scenario.measure.duration is None else scenario.measure.duration
+    offsets = one.process().offsets(stream(seed, _named(one, "arrivals")))
+    return itertools.takewhile(lambda offset: offset < end, offsets)
+
+
+def _flow(one: Traffic, scenario: Scenario, seed: int) -> Flow:
+    """How this class comes; the requests have its name and its sampling on them."""
+    table, count, duration = one.arrivals, one.workload.num_prompts, scenario.measure.duration
+    starts = due(one, scenario, seed)
+    requests = _requests(one, scenario, stream(seed, _named(one, "workload")))
+    if isinstance(table, ClosedArrivals | SessionsArrivals):
+        think, thinking = table.think_time.distribution(), stream(seed, _named(one, "think"))
+        if isinstance(table, ClosedArrivals):
+            made = flow.closed_loop(starts, requests, think, thinking, count)
+        else:
+            made = flow.sessions(starts, requests, table.turns.distribution(), think, thinking, count)
+        if duration is not None:
+            made = replace(made, total=None)
+    else:
+        made = flow.open_loop(starts, requests if count is None else itertools.islice(requests, count))
+    if count is not None and duration is None and len(made.known) < count:
+        raise DataError([_too_few(one, len(made.known), count)])
+    if not made.requests:
+        raise DataError([f"{_named(one, 'arrivals')}: nothing comes due within {duration:g} s"])
+    return made
+
+
+def _too_few(one: Traffic, found: int, count: int) -> str:
+    repeat = " or set workload.repeat = true" if "repeat" in type(one.workload).model_fields else ""
+    ends = "the workload" if one.workload.finite else "the arrivals"
+    return f"{_named(one, 'workload')}.num_prompts = {count}, but {ends} end after {found}: ask for at most as many{repeat}"
+
+
+def _requests(one: Traffic, scenario: Scenario, rng: np.random.Generator) -> Iterator[Request]:
+    """The workload's requests in the form that the API takes, with what the class adds to them."""
+    requests = one.workload.prompts().requests(rng)
+    sampling = (one.sampling or scenario.sampling).chosen()
+    tokenizer, chat = one.workload.ids(), scenario.target.api == "chat"
+    if tokenizer:
+        requests = workload.as_text(requests, tokenizer) if chat else workload.as_ids(requests, tokenizer)
+    talk = chat and isinstance(one.arrivals, SessionsArrivals)
+    for request in requests:
+        if isinstance(request.prompt, tuple) and not chat:
+            raise DataError([f"{_named(one, 'workload')}: prompt {request.index} is a conversation: set target.api = chat"])
+        prompt = conversation(request.prompt) if talk else request.prompt
+        yield replace(request, prompt=prompt, sampling=sampling, traffic=one.name)
+
+
+def _warmup(one: Traffic, scenario: Scenario, seed: int) -> Iterator[Request]:
+    return _requests(one, scenario, stream(seed, _named(one, "warmup")))
+
+
+def _named(one: Traffic, name: str) -> str:
+    return f"{one.name}/{name}" if one.name else name
+
+
+def _in_turn(streams: Iterable[Iterator[Request]]) -> Iterator[Request]:
+    """One of each, again and again, until the shortest ends."""
+    return itertools.chain.from_iterable(zip(*streams, strict=False))
 
 
 def fingerprint_of_offsets(offsets: Iterable[float]) -> str:
@@ -68,6 +156,12 @@ def fingerprint_of_requests(requests: Iterable[Request]) -> str:
         digest.update(np.array([len(prompt), request.output_len], "<i8").tobytes())
         digest.update(content)
     return digest.hexdigest()[:16]
+
+
+def _joined(fingerprints: Iterable[str]) -> str:
+    """One for all classes; that of a single class stays as it is."""
+    first, *rest = fingerprints
+    return _fingerprint("".join([first, *rest]).encode()) if rest else first
 
 
 def _fingerprint(data: bytes) -> str:

@@ -15,6 +15,8 @@ PRINTED = ("ttft", "ttft_service", "tpot", "itl", "e2e")  # the metrics whose qu
 LAG_LIMIT = 0.005  # seconds of the client's own lateness at p99
 LAG_SHARE = 0.05  # of the median TTFT
 RATE_SHARE = 0.02  # the achieved rate may be this far off the schedule
+WARM_SHARE = 0.01  # of the prompt tokens may come from a cache that should have been cold
+FULL_SHARE = 0.9  # of the injected prefills must have met a full background batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +66,18 @@ def _reasons(data: Mapping[str, Any]) -> Iterator[str]:
         kinds = ", ".join(f"{n} {kind}" for kind, n in data["faults"].items() if kind != "cancelled")
         yield f"{faults} of {scheduled} requests failed ({kinds}), over measure.max_fault_share; see requests.jsonl"
     yield from _pacing(data)
+    yield from _cache(data)
+    yield from _interference(data)
     if counts["ok"] == 0:
         yield "no request succeeded: there is nothing to measure"
         return
     if metrics["ttft"]["count"] == 0:
         yield "no answer brought a token: there is nothing to measure"
     needs: dict[str, list[str]] = {}
-    for name, quantile in _asked_for(data):
-        count = metrics[name]["count"]
-        if count and not carries(metrics[name], quantile):
+    for name, quantile, metric in _asked_for(data):
+        if metric["count"] and not carries(metric, quantile):
             need = f"{quantile} needs {samples_needed(QUANTILES[quantile])} samples"
-            needs.setdefault(need, []).append(f"{name} has {count}")
+            needs.setdefault(need, []).append(f"{name} has {metric['count']}")
     for need, have in needs.items():
         yield f"{need}: {', '.join(dict.fromkeys(have))}; send more prompts or ask for a lower quantile"
 
@@ -100,15 +103,50 @@ def _pacing(data: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _asked_for(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Metric and quantile of all that is printed or held to an SLO."""
+def _cache(data: Mapping[str, Any]) -> Iterator[str]:
+    """Whether a cache that was to be cold was: what came out of it must have been in an earlier prompt of this run."""
+    cache = data["prompts"]["cache"]
+    warm = cache["unexplained_tokens"]
+    if data["scenario"]["measure"]["flush_cache"] and warm > WARM_SHARE * cache["prompt_tokens"]:
+        flushed = "though it was flushed" if data["target"]["cache_flushed"] else "which could not be flushed"
+        yield (
+            f"the prefix cache was warm: {warm:,} of {cache['prompt_tokens']:,} prompt tokens came from it that no "
+            f"earlier prompt of this run had, {flushed}; restart the server, take another --seed, or say "
+            "measure.flush_cache = false"
+        )
+
+
+def _interference(data: Mapping[str, Any]) -> Iterator[str]:
+    found = data.get("interference")
+    if not found:
+        return
+    if not found["prefills"]:
+        yield "no injected prefill was seen: there is no interference to measure"
+    elif found["met_full"] < FULL_SHARE * found["prefills"]:
+        met = ", ".join(f"{n} met {streams}" for streams, n in found["met_by"].items())
+        yield (
+            f"the background batch was not full: only {found['met_full']} of {found['prefills']} injected prefills met "
+            f"{found['full']} decoding streams ({met})"
+        )
+
+
+def _asked_for(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Name, quantile and figures of all that is printed or held to an SLO."""
     for name in PRINTED:
         for quantile in data["scenario"]["measure"]["quantiles"]:
-            yield name, quantile
-    for key in data["scenario"]["slo"]:
-        name, _, statistic = key.rpartition("_")
+            yield name, quantile, data["metrics"][name]
+    for key, _, metric, statistic in _slos(data):
         if statistic in QUANTILES:
-            yield name, statistic
+            yield key.rpartition("_")[0], statistic, metric
+
+
+def _slos(data: Mapping[str, Any]) -> Iterator[tuple[str, float, Mapping[str, Any], str]]:
+    """Of each SLO its key, limit, figures and statistic; the key of a class's begins with the class's name."""
+    classes = [(f"{one['name']}.", one["slo"], data["traffic"][one["name"]]) for one in data["scenario"]["traffic"]]
+    for prefix, slo, own in [("", data["scenario"]["slo"], data), *classes]:
+        for key, limit in slo.items():
+            name, _, statistic = key.rpartition("_")
+            yield f"{prefix}{key}", limit, own["metrics"][name], statistic
 
 
 def slo_results(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -117,9 +155,7 @@ def slo_results(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     There is no value where the samples are too few for the quantile; without a value an SLO is not met.
     """
     results = {}
-    for key, limit in data["scenario"]["slo"].items():
-        name, _, statistic = key.rpartition("_")
-        metric = data["metrics"][name]
+    for key, limit, metric, statistic in _slos(data):
         value = metric[statistic] if statistic not in QUANTILES or carries(metric, statistic) else None
         results[key] = {"limit": limit, "value": value, "met": value is not None and value <= limit}
     return results

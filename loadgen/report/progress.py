@@ -13,7 +13,7 @@ REFRESH = 0.5  # seconds; drawing took 0.4 ms of the client's core
 
 
 @contextmanager
-def progress(requests: int, *, show: bool) -> Iterator[Callable[[Exchange], None]]:
+def progress(requests: int | None, *, show: bool) -> Iterator[Callable[[Exchange], None]]:
     """A function to be told of each exchange that has ended; it draws on stderr where that is a terminal."""
     console = Console(stderr=True)
     if not (show and console.is_terminal):

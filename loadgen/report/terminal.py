@@ -1,6 +1,6 @@
 """The report in a terminal: the verdict first, then the figures, each with its mode."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -39,7 +39,11 @@ def _parts(data: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Text(heading(data), style="bold")
     yield verdict(data)
     if "verdict" in data:
-        yield _latencies(data)
+        yield _latencies(data, data["scenario"]["measure"]["quantiles"])
+        for name, own in data.get("traffic", {}).items():
+            yield Text(f"\n{name}", style="bold")
+            yield _latencies(own, data["scenario"]["measure"]["quantiles"])
+            yield from (Text(f"{key:<12}{line}") for key, line in _counts(own))
         lines = _lines(data)
     else:
         lines = _counts(data)
@@ -48,13 +52,14 @@ def _parts(data: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 def heading(data: Mapping[str, Any]) -> str:
     """Name, mode, batching and who was driven: a figure never leaves its mode."""
-    target, arrivals = data["target"], data["scenario"]["arrivals"]["kind"]
+    target = data["target"]
+    classes = data["scenario"].get("traffic") or [data["scenario"]]
+    arrivals = " and ".join(one["arrivals"]["kind"] for one in classes)
     who = "simulated server" if target["simulated"] else f"{target['model']} at {target['url']}"
     return f"{data['name']} · {data['mode']}, continuous batching · {arrivals} arrivals · {who}"
 
 
-def _latencies(data: Mapping[str, Any]) -> Table:
-    quantiles = data["scenario"]["measure"]["quantiles"]
+def _latencies(data: Mapping[str, Any], quantiles: Sequence[str]) -> Table:
     table = Table("ms", *quantiles, "max", "mean", "samples", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -86,6 +91,8 @@ def _lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if counts["ok"]:
         tokens = f"{rates['input_tokens_per_s']:,.0f} input and {rates['output_tokens_per_s']:,.0f} output tokens/s"
         yield "throughput", f"{rates['requests_per_s']:.2f} requests/s, {tokens} over {data['duration']:.1f} s"
+    yield from _prompts(data)
+    yield from _interference(data)
     cap = data["scenario"]["limits"]["max_concurrency"]
     at_cap = f"{concurrency['share_at_cap']:.1%} of the time at the cap of {cap}" if cap else "no cap"
     yield "in flight", f"mean {concurrency['mean']:.1f}, peak {concurrency['peak']}; {at_cap}"
@@ -96,9 +103,52 @@ def _lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "SLO", f"{key} ≤ {slo['limit'] * 1e3:g} ms: {'met' if slo['met'] else 'MISSED'}, {reached}"
 
 
+def _prompts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Prompt lengths where the server counts other tokens than were asked for, and what its prefix cache had."""
+    if "prompts" not in data:  # a record of before this was noted
+        return
+    lengths, cache = data["prompts"]["lengths"], data["prompts"]["cache"]
+    if lengths["differ"]:
+        yield (
+            "lengths",
+            f"{lengths['differ']} of {lengths['requests']} prompts have another length by the server's count, by up to "
+            f"{lengths['most']} tokens: {lengths['server_tokens']:,} in all, {lengths['asked_tokens']:,} asked for",
+        )
+    if not cache["requests"]:
+        yield "cache", f"hits are not reported by this server; {_flushed(data)}"
+        return
+    shared = f"{cache['shared_tokens']:,} were in an earlier prompt" if cache["shared_tokens"] else "nothing is shared"
+    yield (
+        "cache",
+        f"{cache['hit_rate']:.1%} hit: {cache['cached_tokens']:,} of {cache['prompt_tokens']:,} prompt tokens, in "
+        f"{cache['hits']} of {cache['requests']} requests; {shared}; {_flushed(data)}",
+    )
+
+
+def _flushed(data: Mapping[str, Any]) -> str:
+    flushed = {True: "flushed before", False: "could not be flushed before", None: "not flushed before"}
+    return flushed[data["target"]["cache_flushed"]]
+
+
+def _interference(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if not (found := data.get("interference")):
+        return
+    names = data["scenario"]["interference"]
+    for kind in ("clear", "overlapped"):
+        gaps = found["gaps"][kind]
+        figures = ", ".join(f"{q} {_figure(gaps, q)}" for q in data["scenario"]["measure"]["quantiles"])
+        yield f"{kind}", f"{gaps['count']:,} gaps of {names['background']}: {figures}, max {_ms(gaps['max'])} ms"
+    yield (
+        "met",
+        f"{found['met_full']} of {found['prefills']} prefills of {names['injected']} met a full background batch of "
+        f"{found['full']}",
+    )
+
+
 def _counts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     counts = data["counts"]
-    outcomes = f"{counts['scheduled']} scheduled, {counts['sent']} sent, {counts['ok']} ok, {counts['fault']} failed"
+    scheduled = "?" if counts["scheduled"] is None else counts["scheduled"]  # killed, and the answers decide
+    outcomes = f"{scheduled} scheduled, {counts['sent']} sent, {counts['ok']} ok, {counts['fault']} failed"
     faults = ", ".join(f"{n} {kind}" for kind, n in data["faults"].items())
     yield "requests", f"{outcomes}{f' ({faults})' if faults else ''}, {counts['dropped']} dropped"
 

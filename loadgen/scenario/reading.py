@@ -16,6 +16,9 @@ from loadgen.exchange import METRICS
 from loadgen.scenario.tables import STATISTICS, Scenario
 
 
+FILES = ("file", "tokenizer")  # keys whose value is a path
+
+
 class ScenarioError(Exception):
     """A scenario that cannot be run: `faults` has one line for each thing that is wrong with it."""
 
@@ -40,9 +43,9 @@ def load(source: Path, overrides: Sequence[str] = (), target: str | None = None)
     if target is not None:
         _retarget(tables, target)
     try:
-        scenario = Scenario.model_validate(tables)
+        scenario = Scenario.model_validate(tables, context={"folder": source.parent})
     except ValidationError as error:
-        faults += [_describe(fault, source, text, overrides) for fault in error.errors()]
+        faults += [_describe(fault, source, tables, text, overrides) for fault in error.errors()]
     if faults:
         raise ScenarioError(str(source), faults)
     return scenario
@@ -58,11 +61,18 @@ def _override(tables: dict[str, Any], override: str) -> str | None:
         value = text.strip()  # a bare word is a string: --set limits.overflow=drop
     if not (last and all(path) and text and "\n" not in text and (path or isinstance(value, dict))):
         return f"--set {override}: expected table.key=value, such as arrivals.rate=8"
+    if last in FILES and isinstance(value, str):
+        value = str(Path(value).absolute())
     table: Any = tables
     for name in path:
-        table = table.setdefault(name, {})
-        if not isinstance(table, dict):
+        if isinstance(table, list):  # [[traffic]]: a class by its name
+            table = next((one for one in table if isinstance(one, dict) and one.get("name") == name), None)
+        else:
+            table = table.setdefault(name, {})
+        if not isinstance(table, dict | list):
             return f"--set {override}: {name} is not a table"
+    if not isinstance(table, dict):
+        return f"--set {override}: expected the name of a class, such as traffic.NAME.arrivals.rate=8"
     table[last] = value
     return None
 
@@ -103,26 +113,37 @@ _EXPECTED = {
 _SAYS_WHAT_IT_GOT = {"missing", "value_error", "union_tag_invalid", "union_tag_not_found"}
 
 
-def _describe(fault: ErrorDetails, source: Path, text: str, overrides: Iterable[str]) -> str:
+def _describe(fault: ErrorDetails, source: Path, tables: Any, text: str, overrides: Iterable[str]) -> str:
     """One line for one of pydantic's faults: where, which key, what was expected, what was there."""
     keys, kinds = _known()
     # pydantic puts the tag of a union into the path: arrivals.burst.size is arrivals.size to the writer.
     path = [str(part) for i, part in enumerate(fault["loc"]) if part != "[key]" and not (i and part in kinds)]
     if fault["loc"][-2:] == ("constant", "value"):
         path.pop()  # a length given as a plain number
-    key, kind = ".".join(path), fault["type"]
+    if not path:  # what holds between tables: the message names the keys
+        return f"{source}: {fault.get('ctx', {}).get('error', fault['msg'])}"
+    key, kind = ".".join(_by_name(path, tables)), fault["type"]
     expected = _EXPECTED[kind].format(**fault.get("ctx", {})) if kind in _EXPECTED else fault["msg"]
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(path[-1], keys, n=1)
         hint = " for this kind" if path[-1] in keys else f", did you mean {near[0]}?" if near else ""
         expected = f"unknown key{hint}"
-    elif path[0] == "slo" and kind == "string_pattern_mismatch":
+    elif "slo" in path and kind == "string_pattern_mismatch":
         expected = (
             f"expected a metric ({', '.join(METRICS)}) and a statistic ({', '.join(STATISTICS)}), such as ttft_p99"
         )
     got = f", got {fault['input']!r}" if kind not in _SAYS_WHAT_IT_GOT | {"extra_forbidden"} else ""
     override = next((o for o in overrides if _concerns(o.partition("=")[0].strip(), key, kind)), None)
     return f"{f'--set {override}' if override else f'{source}{_line(path, text)}: {key}'}: {expected}{got}"
+
+
+def _by_name(path: Sequence[str], tables: Any) -> Sequence[str]:
+    """The path with the name of a class in place of its number: traffic.background.arrivals."""
+    match path, tables:
+        case ["traffic", number, *rest], {"traffic": list(classes)} if number.isdigit():
+            one = classes[int(number)]
+            return ["traffic", str(one.get("name", number)) if isinstance(one, dict) else number, *rest]
+    return path
 
 
 def _concerns(overridden: str, key: str, kind: str) -> bool:
@@ -140,10 +161,14 @@ def _known() -> tuple[set[str], set[str]]:
 def _line(path: Sequence[str], text: str) -> str:
     """`:LINE` of the key in the file, or of its table's head; empty where neither is written there."""
     table: list[str] = []
+    element: dict[str, int] = {}  # of [[traffic]]: the number of the one whose keys these are
     found = ""
     for number, line in enumerate(text.splitlines(), start=1):
-        if head := re.match(r"\s*\[\s*([\w.]+)\s*\]", line):
-            table = head[1].split(".")
+        if head := re.match(r"\s*(\[?)\[\s*([\w.]+)\s*\]", line):
+            first, *rest = head[2].split(".")
+            if head[1]:
+                element[first] = element.get(first, -1) + 1
+            table = [first, str(element[first]), *rest] if first in element else [first, *rest]
             if path[: len(table)] == table:
                 found = f":{number}"
         elif (key := re.match(r"\s*([\w.]+)\s*=", line)) and path[: len(table) + key[1].count(".") + 1] == [

@@ -1,224 +1,27 @@
-"""The tables of a scenario as checked models: what each key means, its unit, its default and its bounds.
+"""A scenario as a checked model: the tables that are no target, arrivals or workload, and what holds between them.
 
-Times are seconds, rates are requests per second, lengths are tokens. A `kind` in a table picks its type. An unknown key
-is an error.
+Either one `[workload]` and one `[arrivals]`, or several `[[traffic]]` tables that have their own: `Scenario.classes` is
+the same list of classes for both.
 """
 
-from typing import Annotated, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
-from loadgen import arrivals, workload
+from loadgen import arrivals, exchange, traces
 from loadgen.exchange import METRICS, QUANTILES, ItlRule
-
-
-def _bare(unit: str) -> BeforeValidator:
-    def number_without_unit(value: object) -> object:
-        if isinstance(value, str):
-            raise ValueError(f"expected a number of {unit} without its unit, such as 2.5, got {value!r}")
-        return value
-
-    return BeforeValidator(number_without_unit, json_schema_input_type=float)
-
-
-# Upper bounds are far beyond use; they keep a slip of the keyboard from filling the memory or stopping the clock.
-Seconds = Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False), _bare("seconds")]
-Rate = Annotated[
-    float, Field(ge=1e-6, le=1e6, allow_inf_nan=False, description="requests per second"), _bare("requests per second")
-]
-Count = Annotated[int, Field(ge=1, le=10_000_000)]
-Share = Annotated[float, Field(ge=0, le=1)]
+from loadgen.scenario.arrivals import Arrivals, ClosedArrivals, OneshotArrivals, ReplayArrivals, SessionsArrivals
+from loadgen.scenario.fields import Count, Seconds, Share, Table
+from loadgen.scenario.target import SimulatorTarget, Target
+from loadgen.scenario.workload import Workload
 
 STATISTICS = ("mean", *QUANTILES, "max")
 
-
-class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-# ── target ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-Api = Literal["generate", "completions", "chat"]
-
-
-class SimulatorServer(Table):
-    """SGLang's own arguments that the simulator understands; what is not given is the simulator's default."""
-
-    max_running_requests: Count | None = None
-    max_total_tokens: Count | None = Field(None, description="size of the KV pool in tokens")
-    chunked_prefill_size: Literal[-1] | Count | None = Field(
-        None, description="tokens a prefill step; -1 turns chunking off"
-    )
-    max_prefill_tokens: Count | None = None
-    context_length: Count | None = None
-    decode_log_interval: Count | None = None
-    stream_interval: Count | None = None
-
-
-Coefficient = Annotated[float, Field(ge=0, le=1e3)]
-
-
-class StepTime(Table):
-    """Coefficients of the simulator's step-time model, in seconds; what is not given is the simulator's default."""
-
-    prefill_base: Coefficient | None = None
-    prefill_per_token: Coefficient | None = None
-    prefill_per_context: Coefficient | None = None
-    decode_base: Coefficient | None = None
-    decode_per_sequence: Coefficient | None = None
-    decode_per_context: Coefficient | None = None
-    graph_miss: Coefficient | None = None
-    graph_max_batch: Annotated[int, Field(ge=0)] | None = Field(None, description="largest batch that has a graph")
-
-
-class SimulatorTarget(Table):
-    """The embedded server: SGLang's scheduler over a step-time model, started for the run."""
-
-    kind: Literal["simulator"] = "simulator"
-    api: Api = "generate"
-    server: SimulatorServer = SimulatorServer()
-    step_time: StepTime = StepTime()
-
-
-class UrlTarget(Table):
-    """A server that is already running."""
-
-    kind: Literal["url"]
-    url: str = Field(description="http://host:port")
-    api: Api = "generate"
-    model: str | None = Field(None, description="served model name; by default the first of /v1/models")
-
-    @field_validator("url")
-    @classmethod
-    def is_the_root_of_a_server(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-            raise ValueError(f"expected http://host:port and no path, got {url!r}")
-        try:
-            _ = parts.port
-        except ValueError:
-            raise ValueError(f"expected a port from 1 to 65535, got {url!r}") from None
-        return url
-
-
-# ── workload ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class UniformLength(Table):
-    kind: Literal["uniform"]
-    low: Count
-    high: Count
-
-    @field_validator("high")
-    @classmethod
-    def low_is_below_high(cls, high: int, info: ValidationInfo) -> int:
-        if (low := info.data.get("low", high)) > high:
-            raise ValueError(f"must not be below low = {low}, got {high}")
-        return high
-
-    def distribution(self) -> workload.Length:
-        return workload.Uniform(self.low, self.high)
-
-
-class LognormalLength(Table):
-    kind: Literal["lognormal"]
-    mean: Annotated[float, Field(ge=1)]
-    cv: Annotated[float, Field(gt=0, le=100, description="standard deviation over mean")]
-    high: Count = Field(32768, description="longer draws are cut to this", validate_default=True)
-
-    @field_validator("high")
-    @classmethod
-    def mean_is_below_high(cls, high: int, info: ValidationInfo) -> int:
-        if (mean := info.data.get("mean", high)) > high:
-            raise ValueError(f"must not be below mean = {mean:g}, got {high}")
-        return high
-
-    def distribution(self) -> workload.Length:
-        return workload.Lognormal(self.mean, self.cv, self.high)
-
-
-class ConstantLength(Table):
-    kind: Literal["constant"]
-    value: Count
-
-    def distribution(self) -> workload.Length:
-        return workload.Constant(self.value)
-
-
-def _number_is_constant(value: object) -> object:
-    return {"kind": "constant", "value": value} if isinstance(value, int | float | str) else value
-
-
-Length = Annotated[
-    Annotated[ConstantLength | UniformLength | LognormalLength, Field(discriminator="kind")],
-    BeforeValidator(
-        _number_is_constant, json_schema_input_type=Count | ConstantLength | UniformLength | LognormalLength
-    ),
+Slo = Annotated[
+    dict[Annotated[str, Field(pattern=rf"^({'|'.join(METRICS)})_({'|'.join(STATISTICS)})$")], Seconds],
+    Field(description="such as ttft_p99 = 2.0: the statistic may not be above this many seconds"),
 ]
-
-
-class RandomWorkload(Table):
-    """Prompts of random token ids; nothing is shared between them."""
-
-    kind: Literal["random"] = "random"
-    num_prompts: Count
-    input_len: Length
-    output_len: Length
-    vocab_size: Annotated[int, Field(gt=10, le=10_000_000)] = Field(
-        4096, description="token ids are drawn from 10 to this"
-    )
-
-    def prompts(self) -> workload.Workload:
-        return workload.RandomTokens(self.input_len.distribution(), self.output_len.distribution(), self.vocab_size)
-
-
-# ── arrivals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class FixedArrivals(Table):
-    kind: Literal["fixed"]
-    rate: Rate
-
-    def process(self) -> arrivals.Arrivals:
-        return arrivals.Fixed(self.rate)
-
-
-class PoissonArrivals(Table):
-    kind: Literal["poisson"]
-    rate: Rate
-
-    def process(self) -> arrivals.Arrivals:
-        return arrivals.Poisson(self.rate)
-
-
-class BurstArrivals(Table):
-    kind: Literal["burst"]
-    size: Count = Field(description="requests a train")
-    period: Seconds = Field(description="from the start of one train to the start of the next")
-    spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(0.0, description="seconds a train lasts")
-
-    @field_validator("spread")
-    @classmethod
-    def train_fits_its_period(cls, spread: float, info: ValidationInfo) -> float:
-        if spread >= (period := info.data.get("period", float("inf"))):
-            raise ValueError(
-                f"a train must end before the next begins: shorter than period = {period:g} s, got {spread:g}"
-            )
-        return spread
-
-    def process(self) -> arrivals.Arrivals:
-        return arrivals.Burst(self.size, self.period, self.spread)
-
-
-class OneshotArrivals(Table):
-    kind: Literal["oneshot"]
-
-    def process(self) -> arrivals.Arrivals:
-        return arrivals.Oneshot()
-
-
-# ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Limits(Table):
@@ -235,9 +38,13 @@ class Sampling(Table):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     ignore_eos: bool = Field(True, description="answers have exactly the length asked for")
 
+    def chosen(self) -> exchange.Sampling:
+        return exchange.Sampling(self.temperature, self.top_p, self.ignore_eos)
+
 
 class Measure(Table):
     warmup: Annotated[int, Field(ge=0)] = Field(4, description="requests sent before the clock starts, never counted")
+    duration: Seconds | None = Field(None, description="seconds in which requests come due; those on their way then end")
     flush_cache: bool = Field(True, description="empty the server's prefix cache before the clock starts")
     itl_rule: ItlRule = Field("spread", description="a gap before n tokens: n latencies of gap/n, or one")
     quantiles: list[Literal["p50", "p90", "p95", "p99", "p999"]] = Field(
@@ -247,25 +54,104 @@ class Measure(Table):
     poll_interval: Seconds = Field(1.0, description="seconds between looks at the server's and the client's load")
 
 
-def _simulator_by_default(table: object) -> object:
-    return {"kind": "simulator", **table} if isinstance(table, dict) else table
+class Interference(Table):
+    """What the prefill of one class of traffic does to the decoding of another."""
+
+    background: str = Field(description="the class whose gaps between tokens are looked at")
+    injected: str = Field(description="the class whose prefills are looked for")
+    full: Count = Field(description="streams that make the background batch full")
 
 
-Target = Annotated[
-    Annotated[SimulatorTarget | UrlTarget, Field(discriminator="kind")],
-    BeforeValidator(_simulator_by_default, json_schema_input_type=SimulatorTarget | UrlTarget),
-]
+class Traffic(Table):
+    """One class of traffic: its own arrivals, workload, sampling and SLO."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=40)]
+    workload: Workload
+    arrivals: Arrivals
+    sampling: Sampling | None = Field(None, description="default: the scenario's")
+    slo: Slo = {}
+
+    def process(self) -> arrivals.Arrivals:
+        """When its requests are due, or its users and conversations begin; raises traces.DataError."""
+        if not isinstance(self.arrivals, ReplayArrivals) or self.arrivals.file is not None:
+            return self.arrivals.process()
+        if (stamps := self.workload.stamps()) is None:
+            raise traces.DataError(["arrivals.file: the workload has no stamps of its own: say which to replay"])
+        return self.arrivals.process(*stamps)
+
+    @property
+    def ends(self) -> bool:
+        """Whether it ends without a number of prompts and without a duration."""
+        replayed = isinstance(self.arrivals, ReplayArrivals)
+        return self.workload.num_prompts is not None or replayed or self.workload.finite
+
+
+T = TypeVar("T")
+
+
+def _needed_alone(table: T, info: ValidationInfo) -> T:
+    if table is None and info.data.get("traffic") == []:
+        raise PydanticCustomError("missing", "required")
+    if table is not None and info.data.get("traffic"):
+        raise ValueError("not beside [[traffic]], where each class has its own")
+    return table
 
 
 class Scenario(Table):
     """One question to a server: what is driven, with what, when, and within which limits."""
 
     target: Target = SimulatorTarget()
-    workload: RandomWorkload
-    arrivals: Annotated[FixedArrivals | PoissonArrivals | BurstArrivals | OneshotArrivals, Field(discriminator="kind")]
+    traffic: list[Traffic] = Field([], description="several classes, in place of one workload and arrivals")
+    workload: Workload | None = Field(None, validate_default=True)
+    arrivals: Arrivals | None = Field(None, validate_default=True)
+    interference: Interference | None = None
     limits: Limits = Limits()
     sampling: Sampling = Sampling()
     measure: Measure = Measure()
-    slo: dict[Annotated[str, Field(pattern=rf"^({'|'.join(METRICS)})_({'|'.join(STATISTICS)})$")], Seconds] = Field(
-        {}, description="such as ttft_p99 = 2.0: the statistic may not be above this many seconds"
-    )
+    slo: Slo = {}
+
+    _alone = field_validator("workload", "arrivals")(_needed_alone)
+
+    @field_validator("traffic")
+    @classmethod
+    def names_differ(cls, traffic: list[Traffic]) -> list[Traffic]:
+        names = [one.name for one in traffic]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"each class needs a name of its own; more than one is called {', '.join(sorted(twice))}")
+        return traffic
+
+    @field_validator("interference")
+    @classmethod
+    def classes_are_there(cls, interference: Interference | None, info: ValidationInfo) -> Interference | None:
+        names = [one.name for one in info.data.get("traffic", [])]
+        for name in (interference.background, interference.injected) if interference else ():
+            if name not in names:
+                raise ValueError(f"there is no [[traffic]] named {name!r}, only {', '.join(names) or 'none'}")
+        return interference
+
+    @model_validator(mode="after")
+    def tables_go_together(self) -> Self:
+        for one in self.classes:
+            prefix = f"traffic.{one.name}." if one.name else ""
+            if not one.ends and (self.measure.duration is None or isinstance(one.arrivals, OneshotArrivals)):
+                instead = "" if isinstance(one.arrivals, OneshotArrivals) else ", or measure.duration,"
+                raise ValueError(f"{prefix}workload.num_prompts{instead} must say when the load ends")
+            closed = isinstance(one.arrivals, ClosedArrivals)
+            cap = self.limits.max_concurrency
+            if closed and self.limits.overflow == "drop" and cap is not None and cap < one.arrivals.users:
+                raise ValueError(
+                    f"{prefix}arrivals.users = {one.arrivals.users} are more than limits.max_concurrency = {cap}, "
+                    "and the cap drops: some users would only ever be turned away"
+                )
+            if isinstance(one.arrivals, SessionsArrivals) and one.workload.kind == "trace":
+                raise ValueError(f"{prefix}arrivals.kind = sessions: a trace's prompts already hold their history")
+        return self
+
+    @property
+    def classes(self) -> list[Traffic]:
+        """The classes of traffic; one without a name where the scenario has one workload and arrivals."""
+        if self.traffic:
+            return self.traffic
+        assert self.workload is not None
+        assert self.arrivals is not None
+        return [Traffic.model_construct(name="", workload=self.workload, arrivals=self.arrivals, sampling=None, slo={})]

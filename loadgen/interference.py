@@ -1,0 +1,64 @@
+"""What the prefill of one class of traffic does to the decoding of another, as the client sees it.
+
+An injected request's prefill is the time from when it was sent to its first token: its wait in the server's queue is in
+it. A gap between two chunks of a background stream is `overlapped` where it shares some of that time, else `clear`. A
+prefill met a full batch where as many background streams as that takes had their first chunk before it and their last
+after it; a figure for a batch of four says nothing where only two were decoding.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.exchange import QUANTILES, Exchange
+from loadgen.scenario.tables import Interference
+
+
+@dataclass
+class Overlap:
+    """Told of each exchange that ended, it keeps the background's chunk times and the injected prefills."""
+
+    asked: Interference
+    _chunks: list[NDArray[np.float64]] = field(default_factory=list)
+    _prefills: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, exchange: Exchange) -> None:
+        if not exchange.answered or exchange.sent is None:
+            return
+        if exchange.request.traffic == self.asked.background:
+            self._chunks.append(np.array(exchange.at))
+        elif exchange.request.traffic == self.asked.injected:
+            self._prefills.append((exchange.sent, exchange.at[0]))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Gaps in seconds, clear and overlapped; prefills, and how many of them met how many background streams."""
+        sent = np.array(sorted(at for at, _ in self._prefills))
+        first = np.array(sorted(at for _, at in self._prefills))
+        clear, overlapped = [], []
+        for at in self._chunks:
+            # A prefill that ended after the gap began, and is not one of those that were sent after it ended.
+            met = np.searchsorted(sent, at[1:], side="left") > np.searchsorted(first, at[:-1], side="right")
+            gaps = np.diff(at)
+            overlapped.append(gaps[met])
+            clear.append(gaps[~met])
+        met_by = [
+            sum(bool(at[0] <= begun and at[-1] >= ended) for at in self._chunks) for begun, ended in self._prefills
+        ]
+        return {
+            "gaps": {"clear": _summary(clear), "overlapped": _summary(overlapped)},
+            "prefills": len(met_by),
+            "full": self.asked.full,
+            "met_full": sum(streams >= self.asked.full for streams in met_by),
+            "met_by": {str(streams): met_by.count(streams) for streams in sorted(set(met_by))},
+        }
+
+
+def _summary(parts: list[NDArray[np.float64]]) -> dict[str, Any]:
+    gaps = np.sort(np.concatenate(parts)) if parts else np.empty(0)
+    if not gaps.size:
+        return {"count": 0, "mean": None} | dict.fromkeys([*QUANTILES, "max"])
+    ranks = {name: max(int(np.ceil(q * gaps.size)), 1) - 1 for name, q in QUANTILES.items()}
+    figures = {name: round(float(gaps[rank]), 6) for name, rank in ranks.items()}
+    return {"count": int(gaps.size), "mean": float(gaps.mean())} | figures | {"max": round(float(gaps[-1]), 6)}

@@ -1,0 +1,101 @@
+"""A schedule's arrivals held against their theory, in a terminal, before anything is sent."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from math import inf, isfinite, nan, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from loadgen.arrivals import Arrivals, statistics
+from loadgen.scenario import Scenario
+from loadgen.scenario.arrivals import ClosedArrivals, SessionsArrivals
+from loadgen.schedule import due, stream
+
+ROWS = 24  # of the plot
+WIDTH = 50  # of a bar, in characters
+WINDOWS = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0)
+FEW = 20  # windows below which an index of dispersion says too little
+
+
+def shown(scenario: Scenario, seed: int) -> RenderableType:
+    """The arrivals of each class of a scenario under a seed; raises DataError."""
+    parts: list[RenderableType] = []
+    for one in scenario.classes:
+        table, count = one.arrivals, one.workload.num_prompts
+        offsets = list(itertools.islice(due(one, scenario, seed), count))
+        if not scenario.measure.duration and count is None and one.workload.finite:
+            offsets = offsets[: sum(1 for _ in one.workload.prompts().requests(stream(seed, "count")))]
+        span = scenario.measure.duration or (offsets[-1] if offsets else 0.0)
+        what = {"closed": "users begin", "sessions": "conversations begin"}.get(table.kind, "requests are due")
+        parts.append(Text(f"{one.name + ': ' if one.name else ''}{table.kind}, seed {seed}: when {what}", style="bold"))
+        parts += [arrivals_report(one.process(), offsets, span), Text()]
+        if isinstance(table, ClosedArrivals):
+            think = table.think_time.distribution().mean
+            most = f"at most {table.users / think:,.4g} requests/s" if think else "as fast as the server answers"
+            parts.append(Text(f"{table.users} users, thinking {think:g} s on average: {most}; the answers set the rate"))
+        elif isinstance(table, SessionsArrivals):
+            turns, think = table.turns.distribution().mean, table.think_time.distribution().mean
+            parts.append(Text(f"{turns:g} turns on average, {think:g} s apart from answer to question"))
+    return Group(*parts)
+
+
+def arrivals_report(process: Arrivals, offsets: Sequence[float], span: float) -> RenderableType:
+    """What came of a process within `span` seconds, beside what it should come to."""
+    at = np.array(offsets)
+    return Group(_figures(process, at, span), Text(), _plot(process, at, span))
+
+
+def _figures(process: Arrivals, at: NDArray[np.float64], span: float) -> Table:
+    table = Table("", "here", "theory", "standard errors apart", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, here, theory, error in _rows(process, at, span):
+        apart = (here - theory) / error if error > 0 else nan
+        table.add_row(name, *(f"{value:,.4g}" if isfinite(value) else "–" for value in (here, theory)), _signed(apart))
+    return table
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}" if isfinite(value) else "–"
+
+
+def _rows(process: Arrivals, at: NDArray[np.float64], span: float) -> Iterator[tuple[str, float, float, float]]:
+    """Name, figure of this schedule, theory, and its standard error; nan where there is none."""
+    expected = process.expected(span) if span else nan
+    spread = process.dispersion(span, span) if span else nan
+    yield "requests", at.size, expected, sqrt(spread * expected) if isfinite(spread * expected) else nan
+    yield "requests/s", at.size / span if span else inf, expected / span if span else inf, nan
+    yield "CV of gaps", statistics.gap_cv(at) if at.size > 2 else nan, process.cv, nan
+    for window in WINDOWS:
+        windows = int(span / window) if span else 0
+        if windows >= FEW:
+            theory = process.dispersion(window, span)
+            here = statistics.dispersion(at, window, span)
+            yield f"dispersion, {window:g} s", here, theory, theory * sqrt(2 / windows)
+
+
+def _plot(process: Arrivals, at: NDArray[np.float64], span: float) -> RenderableType:
+    """Requests per second over time, one bar an interval; │ is the theory's mean."""
+    if not span:
+        return Text(f"all {at.size:,} requests are due at one instant")
+    edges = np.linspace(0, span, ROWS + 1)
+    counts = np.histogram(at, edges)[0]
+    seconds = span / ROWS
+    here = counts / seconds
+    theory = np.diff([process.expected(edge) for edge in edges]) / seconds
+    largest = max(here.max(), np.nanmax(theory, initial=0.0), 1e-9)
+    table = Table("s", "due", "per s", "theory", "", box=None, pad_edge=False)
+    for column in table.columns[:4]:
+        column.justify = "right"
+    for begin, count, rate, mean in zip(edges, counts, here, theory, strict=False):
+        bar = "█" * round(WIDTH * rate / largest)
+        mark = round(WIDTH * mean / largest) if isfinite(mean) else -1
+        if mark >= 0:
+            bar = f"{bar:<{WIDTH + 1}}"
+            bar = f"{bar[:mark]}│{bar[mark + 1 :]}".rstrip()
+        table.add_row(f"{begin:,.4g}", f"{count:,}", f"{rate:,.4g}", f"{mean:,.4g}" if isfinite(mean) else "–", bar)
+    return table
