@@ -39,6 +39,10 @@ class _Bursty(Table):
         """CV = 1/sqrt(burstiness); Poisson where neither is given."""
         return self.cv**-2 if self.cv is not None else 1.0 if self.burstiness is None else self.burstiness
 
+    @property
+    def gaps(self) -> arrivals.Gaps:
+        return arrivals.ExponentialGaps() if self.shape == 1 else arrivals.GammaGaps(self.shape)
+
 
 class FixedArrivals(Table):
     kind: Literal["fixed"]
@@ -135,7 +139,7 @@ class RampArrivals(_Bursty):
     over: Seconds = Field(description="seconds the ramp takes")
 
     def process(self) -> arrivals.Arrivals:
-        return arrivals.Varying(arrivals.ramp(self.start, self.end, self.over), arrivals.gamma_gaps(self.shape))
+        return arrivals.Varying(arrivals.ramp(self.start, self.end, self.over), self.gaps)
 
 
 class Level(Table):
@@ -159,7 +163,7 @@ class StepArrivals(_Bursty):
 
     def process(self) -> arrivals.Arrivals:
         levels = [(level.rate, level.seconds) for level in self.levels]
-        return arrivals.Varying(arrivals.step(levels, repeat=self.repeat), arrivals.gamma_gaps(self.shape))
+        return arrivals.Varying(arrivals.step(levels, repeat=self.repeat), self.gaps)
 
 
 class SpikeArrivals(_Bursty):
@@ -174,7 +178,7 @@ class SpikeArrivals(_Bursty):
 
     def process(self) -> arrivals.Arrivals:
         curve = arrivals.spike(self.rate, self.peak, self.at, self.width, self.rise)
-        return arrivals.Varying(curve, arrivals.gamma_gaps(self.shape))
+        return arrivals.Varying(curve, self.gaps)
 
 
 class DiurnalArrivals(_Bursty):
@@ -195,8 +199,8 @@ class DiurnalArrivals(_Bursty):
         return peak
 
     def process(self) -> arrivals.Arrivals:
-        curve = arrivals.Sine(self.rate, self.peak, self.period, self.phase)
-        return arrivals.Varying(curve, arrivals.gamma_gaps(self.shape))
+        curve = arrivals.Diurnal(self.rate, self.peak / self.rate - 1, self.period, -self.phase * self.period)
+        return arrivals.Varying(curve, self.gaps)
 
 
 class PiecewiseArrivals(_Bursty):
@@ -224,8 +228,8 @@ class PiecewiseArrivals(_Bursty):
         return points
 
     def process(self) -> arrivals.Arrivals:
-        curve = arrivals.PiecewiseLinear([(at, rate) for at, rate in self.points], repeat=self.repeat)
-        return arrivals.Varying(curve, arrivals.gamma_gaps(self.shape))
+        curve = arrivals.PiecewiseLinear(tuple((at, rate) for at, rate in self.points), repeat=self.repeat)
+        return arrivals.Varying(curve, self.gaps)
 
 
 # ── out of files ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -301,7 +305,12 @@ class ClientsArrivals(Window):
 def trace_clients(file: str, start: float, stop: float | None, top: int | None) -> arrivals.Clients:
     """The clients of a file; raises traces.DataError."""
     read = traces.read_clients(Path(file), start=start, stop=stop, top=top)
-    return arrivals.Clients([arrivals.Client(windows) for _, windows in read])
+    return arrivals.Clients(tuple(arrivals.Client(tuple(map(_window, client.windows))) for client in read))
+
+
+def _window(read: traces.Window) -> arrivals.Window:
+    gaps = {"gamma": arrivals.GammaGaps, "weibull": arrivals.WeibullGaps}.get(read.pattern)
+    return arrivals.Window(read.start, read.end, read.rate, gaps(read.shape) if gaps else arrivals.ExponentialGaps())
 
 
 # ── what follows on answers ──────────────────────────────────────────────────────────────────────────────────────────
