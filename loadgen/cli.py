@@ -102,6 +102,7 @@ def run(
 def _plan(scenario: Scenario, seed: int) -> Schedule:
     from loadgen.schedule import plan
     from loadgen.traces import DataError
+    from loadgen.workload import TokenizerError
 
     if seed < 0:
         _stop(WRONG_USE, f"--seed {seed}: expected a whole number from 0 on")
@@ -109,6 +110,8 @@ def _plan(scenario: Scenario, seed: int) -> Schedule:
         return plan(scenario, seed)
     except DataError as error:
         _stop(WRONG_USE, *error.faults)
+    except TokenizerError as error:
+        _stop(WRONG_USE, str(error))
 
 
 def _run(

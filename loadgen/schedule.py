@@ -115,15 +115,17 @@ def _requests(one: Traffic, scenario: Scenario, rng: np.random.Generator) -> Ite
     """The workload's requests in the form that the API takes, with what the class adds to them."""
     requests = one.workload.prompts().requests(rng)
     sampling = (one.sampling or scenario.sampling).chosen()
-    tokenizer, chat = one.workload.ids(), scenario.target.api == "chat"
+    tokenizer, chat = one.workload.tokens(), scenario.target.api == "chat"
     if tokenizer:
         requests = workload.as_text(requests, tokenizer) if chat else workload.as_ids(requests, tokenizer)
+    sharing = workload.Sharing()
     talk = chat and isinstance(one.arrivals, SessionsArrivals)
     for request in requests:
         if isinstance(request.prompt, tuple) and not chat:
             raise DataError([f"{_named(one, 'workload')}: prompt {request.index} is a conversation: set target.api = chat"])
+        shared = sharing.of(request.prompt)
         prompt = conversation(request.prompt) if talk else request.prompt
-        yield replace(request, prompt=prompt, sampling=sampling, traffic=one.name)
+        yield replace(request, prompt=prompt, sampling=sampling, traffic=one.name, shared=shared)
 
 
 def _warmup(one: Traffic, scenario: Scenario, seed: int) -> Iterator[Request]:

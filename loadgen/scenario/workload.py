@@ -1,8 +1,10 @@
 """The workloads' tables: what is sent. A `kind` picks the type; each table makes its own requests."""
 
+from collections.abc import Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,18 @@ from loadgen.scenario.fields import ConstantLength, Count, File, Length, Share, 
 VocabSize = Annotated[
     int, Field(gt=10, le=10_000_000, description="token ids are drawn from 10 to this; with a tokenizer, from its own")
 ]
+
+
+class Vocabulary(TypedDict):
+    """The ids below `vocab_size`, or these."""
+
+    vocab_size: int
+    ids: Sequence[int] | None
+
+
+@cache
+def _tokenizer(path: str) -> workload.Tokenizer:
+    return workload.Tokenizer.load(path)
 
 
 class _Prompts(Table):
@@ -32,18 +46,18 @@ class _Prompts(Table):
         """The data set's own stamps in seconds and the width to which they were rounded, where it has any."""
         return None
 
-    def ids(self) -> workload.Tokenizer | None:
+    def tokens(self) -> workload.Tokenizer | None:
         """The tokenizer; raises workload.TokenizerError."""
-        return workload.Tokenizer.load(Path(self.tokenizer)) if self.tokenizer else None
+        return _tokenizer(self.tokenizer) if self.tokenizer else None
 
 
 class _Drawn(_Prompts):
     vocab_size: VocabSize = 4096
 
-    def vocabulary(self) -> workload.Vocabulary:
-        """The ids that prompts are drawn from."""
-        tokenizer = self.ids()
-        return tokenizer.vocabulary if tokenizer else workload.Vocabulary.of(self.vocab_size)
+    def vocabulary(self) -> Vocabulary:
+        """What prompts are written with; the same whether they go out as ids or as text."""
+        tokenizer = self.tokens()
+        return {"vocab_size": self.vocab_size, "ids": (tokenizer.words or tokenizer.ordinary_ids) if tokenizer else None}
 
 
 class RandomWorkload(_Drawn):
@@ -82,7 +96,7 @@ class RandomWorkload(_Drawn):
         return ranged(self.input_len), ranged(self.output_len)
 
     def prompts(self) -> workload.Workload:
-        return workload.RandomTokens(*self.lengths(), self.vocabulary())
+        return workload.RandomTokens(*self.lengths(), **self.vocabulary())
 
 
 class PrefixWorkload(_Drawn):
@@ -104,7 +118,7 @@ class PrefixWorkload(_Drawn):
             self.system_len.distribution(),
             self.question_len.distribution(),
             self.output_len.distribution(),
-            self.vocabulary(),
+            **self.vocabulary(),
         )
 
 
@@ -130,7 +144,11 @@ class TraceWorkload(_Drawn, Window):
     def prompts(self) -> workload.Workload:
         trace = self.trace()
         return workload.TracePrompts(
-            trace.input_len, trace.output_len, trace.blocks, trace.block_size, self.vocabulary()
+            trace.input_len.tolist(),
+            trace.output_len.tolist(),
+            blocks=trace.blocks,
+            block_size=trace.block_size,
+            **self.vocabulary(),
         )
 
 
@@ -159,9 +177,9 @@ class ShareGptWorkload(_Prompts):
 
     def prompts(self) -> workload.Workload:
         return workload.ShareGpt(
-            list(traces.read_sharegpt(Path(self.file))),
+            [one.turns for one in traces.read_sharegpt(Path(self.file))],
             self.output_len and self.output_len.distribution(),
-            self.ids(),
+            self.tokens(),
             shuffle=self.shuffle,
             max_len=self.max_len,
             repeat=self.repeat,
@@ -196,7 +214,7 @@ class JsonlWorkload(_Prompts):
         rows = self.rows()
         if length is None and (bare := next((row for row in rows if row.output_len is None), None)):
             raise traces.DataError([f"{self.file}:{bare.line}: no output_len: give workload.output_len for such lines"])
-        return workload.Jsonl(rows, length, repeat=self.repeat)
+        return workload.Jsonl(rows, length, self.tokens(), repeat=self.repeat)
 
 
 Workload = Annotated[
