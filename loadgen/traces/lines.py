@@ -41,10 +41,10 @@ class Wrong(Exception):
 
 
 class Faults:
-    """What is wrong with a file, so far."""
+    """What is wrong so far, with the file at `path`."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._told: list[str] = []
 
     def __bool__(self) -> bool:
@@ -57,9 +57,9 @@ class Faults:
         """
         for each in what:
             if len(self._told) == MOST:
-                raise DataError([*self._told, f"{self._path}: … and more: reading stopped at {place}"])
+                raise DataError([*self._told, f"{self.path}: … and more: reading stopped at {place}"])
             hint = " (the last line, without a line end: was the file cut?)" if cut else ""
-            self._told.append(f"{self._path}:{place}: {each}{hint}")
+            self._told.append(f"{self.path}:{place}: {each}{hint}")
 
     def settle(self) -> None:
         """Raise what was found, if anything."""
