@@ -65,7 +65,9 @@ def commands() -> None:
 @click.option("--random-input-len", help="As in bench_serving: workload.input_len, in tokens.")
 @click.option("--random-output-len", help="As in bench_serving: workload.output_len, in tokens.")
 @click.option("--random-range-ratio", help="As in SGLang's bench_serving: lengths uniform in [length x ratio, length].")
-@click.option("--vllm-range-ratio", help="As vLLM has it: lengths uniform in [length x (1 - ratio), length x (1 + ratio)].")
+@click.option(
+    "--vllm-range-ratio", help="As vLLM has it: lengths uniform in [length x (1 - ratio), length x (1 + ratio)]."
+)
 @click.option("--burstiness", help="As in vLLM: of gamma arrivals and of rates that vary.")
 @click.option("--duration", help="measure.duration: seconds in which requests come due.")
 def run(

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from loadgen.arrivals import Arrivals
 from loadgen.driver import Follow
 from loadgen.exchange import Exchange, Outcome, Prompt, Request
 from loadgen.think import Think
 from loadgen.workload import Length
 
-PAUSE = 0.1  # seconds that a user of a closed loop waits at least after a failure, so that a dead server is not hammered
+PAUSE = (
+    0.1  # seconds that a user of a closed loop waits at least after a failure, so that a dead server is not hammered
+)
 
 
 @dataclass(frozen=True)

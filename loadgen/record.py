@@ -317,7 +317,7 @@ def _line(exchange: Exchange, start: float) -> dict[str, Any]:
         return None if at is None else round(at - start, 6)
 
     request = exchange.request
-    place = {"traffic": request.traffic} if request.traffic else {}
+    place: dict[str, Any] = {"traffic": request.traffic} if request.traffic else {}
     if request.session is not None:
         place |= {"session": request.session, "turn": request.turn}
     return {

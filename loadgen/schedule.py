@@ -65,7 +65,11 @@ def plan(scenario: Scenario, seed: int) -> Schedule:
         [request for _, request in merged],
         lambda exchange: flows[exchange.request.traffic].follow(exchange),
         None if None in totals else sum(total or 0 for total in totals),
-        list(itertools.islice(_in_turn(_warmup(one, scenario, seed) for one in scenario.classes), scenario.measure.warmup)),
+        list(
+            itertools.islice(
+                _in_turn(_warmup(one, scenario, seed) for one in scenario.classes), scenario.measure.warmup
+            )
+        ),
         {
             "schedule": _joined(fingerprint_of_offsets([*own.offsets, *own.thinks]) for own in flows.values()),
             "workload": _joined(fingerprint_of_requests(own.known) for own in flows.values()),
@@ -108,7 +112,8 @@ def _flow(one: Traffic, scenario: Scenario, seed: int) -> Flow:
 def _too_few(one: Traffic, found: int, count: int) -> str:
     repeat = " or set workload.repeat = true" if "repeat" in type(one.workload).model_fields else ""
     ends = "the workload" if one.workload.finite else "the arrivals"
-    return f"{_named(one, 'workload')}.num_prompts = {count}, but {ends} end after {found}: ask for at most as many{repeat}"
+    asked = f"{_named(one, 'workload')}.num_prompts = {count}"
+    return f"{asked}, but {ends} end after {found}: ask for at most as many{repeat}"
 
 
 def _requests(one: Traffic, scenario: Scenario, rng: np.random.Generator) -> Iterator[Request]:
@@ -122,7 +127,9 @@ def _requests(one: Traffic, scenario: Scenario, rng: np.random.Generator) -> Ite
     talk = chat and isinstance(one.arrivals, SessionsArrivals)
     for request in requests:
         if isinstance(request.prompt, tuple) and not chat:
-            raise DataError([f"{_named(one, 'workload')}: prompt {request.index} is a conversation: set target.api = chat"])
+            raise DataError(
+                [f"{_named(one, 'workload')}: prompt {request.index} is a conversation: set target.api = chat"]
+            )
         shared = sharing.of(request.prompt)
         prompt = conversation(request.prompt) if talk else request.prompt
         yield replace(request, prompt=prompt, sampling=sampling, traffic=one.name, shared=shared)

@@ -77,7 +77,8 @@ def test_a_request_is_on_the_disk_as_soon_as_it_has_ended(tmp_path: Path) -> Non
     recorder.add(exchange)
     (line,) = Record.read(tmp_path).requests()
     assert line == {
-        "index": 0, "due": 0.5, "ready": 0.5, "sent": 0.75, "first": 1.0, "last": 1.0, "ended": 1.25, "input_tokens": 2,
-        "output_tokens": 1, "chunks": 1, "cached_tokens": None, "outcome": "ok", "detail": "",
+        "index": 0, "due": 0.5, "ready": 0.5, "sent": 0.75, "first": 1.0, "last": 1.0, "ended": 1.25, "input_len": 2,
+        "output_len": 1, "input_tokens": 2, "output_tokens": 1, "chunks": 1, "cached_tokens": None,
+        "shared_tokens": None, "outcome": "ok", "detail": "",
     }  # fmt: skip
     recorder._files.close()

@@ -24,6 +24,7 @@ from loadgen.histogram import Histogram, read_log
 from loadgen.record import Record
 from loadgen.run import run as run_scenario
 from loadgen.scenario import load
+from loadgen.schedule import plan
 
 QUICK = """\
 # quick: does all of it work?
@@ -351,7 +352,8 @@ def test_as_many_connections_are_opened_ahead_as_requests_are_due_together(
     trains = ["arrivals={kind='burst', size=7, period=1.5, spread=0.1}", "workload.num_prompts=14"]
     for i, more in enumerate([[], ["limits.max_concurrency=5"], ["arrivals.period=0.7"]]):
         (folder := quick.parent / f"record{i}").mkdir()
-        asyncio.run(run_scenario(load(quick, [*trains, *more]), "quick", 0, folder))
+        scenario = load(quick, [*trains, *more])
+        asyncio.run(run_scenario(scenario, plan(scenario, 0), "quick", 0, folder))
     assert opened == [7, 5, 14]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.arrivals import Burst
 from loadgen.scenario import Scenario, ScenarioError, every, find, load, question
-from loadgen.scenario.tables import StepTime
+from loadgen.scenario.target import StepTime
 from loadgen.target.simulator import arguments
 from loadgen.workload import Constant, Lognormal, RandomTokens
 
@@ -64,8 +64,9 @@ def faults(tmp_path: Path, text: str, *overrides: str, target: str | None = None
 
 def test_a_good_file_becomes_a_process_and_a_workload(tmp_path: Path) -> None:
     scenario = load(written(tmp_path, GOOD))
-    assert scenario.arrivals.process() == Burst(4, 2.0, 0.5)
-    assert scenario.workload.prompts() == RandomTokens(Constant(8), Lognormal(20, 0.5, 32768), 4096)
+    (one,) = scenario.classes
+    assert one.process() == Burst(4, 2.0, 0.5)
+    assert one.workload.prompts() == RandomTokens(Constant(8), Lognormal(20, 0.5, 32768), 4096)
     assert scenario.target.kind == "simulator"
 
 
@@ -99,8 +100,9 @@ def test_all_faults_of_a_file_are_told_at_once_with_line_key_and_expectation(tmp
         ("arrivals.rate.x=1", "--set arrivals.rate.x=1: rate is not a table"),
         ("arrivals.rate=8\nx=3", "--set arrivals.rate=8\nx=3: expected table.key=value, such as arrivals.rate=8"),
         ("arrivals..rate=3", "--set arrivals..rate=3: expected table.key=value, such as arrivals.rate=8"),
-        ("arrivals.kind=poissn", "--set arrivals.kind=poissn: kind must be one of 'fixed', 'poisson', 'burst', "
-                                 "'oneshot', got 'poissn'"),
+        ("arrivals.kind=poissn", "--set arrivals.kind=poissn: kind must be one of 'fixed', 'poisson', 'gamma', "
+         "'weibull', 'burst', 'mmpp', 'ramp', 'step', 'spike', 'diurnal', 'piecewise', 'oneshot', 'replay', 'clients', "
+         "'closed', 'sessions', got 'poissn', did you mean poisson?"),
         ("sampling.temperature=inf", "--set sampling.temperature=inf: expected a finite number, got inf"),
         ("measure.quantiles=[]", "--set measure.quantiles=[]: must not be empty, got []"),
         ("target.step_time={decode=1}", "--set target.step_time={decode=1}: unknown key, did you mean decode_base?"),
@@ -120,9 +122,10 @@ def test_overrides_are_laid_over_the_file_and_bare_words_are_text(tmp_path: Path
         written(tmp_path, GOOD),
         ["arrivals.size=7", "limits.overflow=drop", "workload.input_len={kind='uniform', low=1, high=2}"],
     )
-    assert load(written(tmp_path, GOOD), ["arrivals={kind='oneshot'}"]).arrivals.kind == "oneshot"
-    assert (scenario.arrivals.model_dump()["size"], scenario.limits.overflow) == (7, "drop")
-    assert scenario.workload.input_len.kind == "uniform"
+    assert load(written(tmp_path, GOOD), ["arrivals={kind='oneshot'}"]).classes[0].arrivals.kind == "oneshot"
+    (one,) = scenario.classes
+    assert (one.arrivals.model_dump()["size"], scenario.limits.overflow) == (7, "drop")
+    assert one.workload.model_dump()["input_len"]["kind"] == "uniform"
 
 
 def test_a_target_on_the_command_line_replaces_the_files(tmp_path: Path) -> None:
@@ -145,7 +148,7 @@ def test_a_target_on_the_command_line_replaces_the_files(tmp_path: Path) -> None
         ("[[workload]]\n[arrivals]\nkind = 'oneshot'", "s.toml: workload: expected a table, got [{}]"),
         ("workload = 3\n[arrivals]\nkind = 'oneshot'", "s.toml:1: workload: expected a table, got 3"),
         (GOOD.replace('kind = "burst"', ""), "s.toml:6: arrivals: the table needs a kind"),
-        (GOOD.replace('"burst"', '"storm"'), "s.toml:6: arrivals: kind must be one of 'fixed', 'poisson', 'burst'"),
+        (GOOD.replace('"burst"', '"storm"'), "s.toml:6: arrivals: kind must be one of 'fixed', 'poisson', 'gamma'"),
     ],
 )
 def test_files_that_are_no_scenarios_say_so(tmp_path: Path, text: str, fault: str) -> None:

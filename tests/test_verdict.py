@@ -17,11 +17,13 @@ GOOD: dict[str, Any] = {
     "mode": "serving",
     "complete": True,
     "scenario": {
-        "measure": {"max_fault_share": 0.01, "quantiles": ["p50", "p90", "p95", "p99"]},
+        "traffic": [],
+        "measure": {"flush_cache": True, "max_fault_share": 0.01, "quantiles": ["p50", "p90", "p95", "p99"]},
         "limits": {"max_concurrency": 64},
         "slo": {},
         "arrivals": {"kind": "poisson"},
         "workload": {
+            "kind": "random",
             "input_len": {"kind": "constant", "value": 256},
             "output_len": {"kind": "uniform", "low": 8, "high": 56},
             "num_prompts": 1000,
@@ -33,7 +35,15 @@ GOOD: dict[str, Any] = {
     "metrics": {name: metric() for name in ("ttft", "ttft_service", "tpot", "itl", "e2e")}
     | {"lateness": metric(p50=0.0004, p99=0.0009), "lag": metric(p50=0.0004, p99=0.0009)},
     "throughput": {"output_tokens_per_s": 320.0},
-    "target": {"server": {"max_running_requests": 16, "max_total_num_tokens": 4096, "chunked_prefill_size": 256}},
+    "prompts": {
+        "lengths": {"requests": 1000, "differ": 0, "most": 0, "asked_tokens": 256_000, "server_tokens": 256_000},
+        "cache": {"requests": 1000, "hits": 0, "prompt_tokens": 256_000, "cached_tokens": 0, "shared_tokens": 0}
+        | {"unexplained_tokens": 0, "hit_rate": 0.0},
+    },
+    "target": {
+        "cache_flushed": True,
+        "server": {"max_running_requests": 16, "max_total_num_tokens": 4096, "chunked_prefill_size": 256},
+    },
 }
 
 

@@ -99,4 +99,4 @@ def inverted_variance(complement: Callable[[Complex], Complex], mean: float) -> 
     for i in range(averaged):
         binomial[i + 1] = binomial[i] * (averaged - i) / (i + 1)
     smoothed = float(np.cumsum(terms)[plain:] @ binomial) / 2**averaged
-    return max(exp(damping / 2) / mean * smoothed, 0.0)
+    return max(float(exp(damping / 2) / mean * smoothed), 0.0)

@@ -36,7 +36,9 @@ def shown(scenario: Scenario, seed: int) -> RenderableType:
         if isinstance(table, ClosedArrivals):
             think = table.think_time.distribution().mean
             most = f"at most {table.users / think:,.4g} requests/s" if think else "as fast as the server answers"
-            parts.append(Text(f"{table.users} users, thinking {think:g} s on average: {most}; the answers set the rate"))
+            parts.append(
+                Text(f"{table.users} users, thinking {think:g} s on average: {most}; the answers set the rate")
+            )
         elif isinstance(table, SessionsArrivals):
             turns, think = table.turns.distribution().mean, table.think_time.distribution().mean
             parts.append(Text(f"{turns:g} turns on average, {think:g} s apart from answer to question"))

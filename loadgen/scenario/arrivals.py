@@ -195,7 +195,9 @@ class DiurnalArrivals(_Bursty):
     def peak_is_reachable(cls, peak: float, info: ValidationInfo) -> float:
         rate = info.data.get("rate", peak)
         if not rate <= peak <= 2 * rate:
-            raise ValueError(f"must be from the mean, {rate:g}, to twice the mean: the rate is never negative; got {peak:g}")
+            raise ValueError(
+                f"must be from the mean, {rate:g}, to twice the mean: the rate is never negative; got {peak:g}"
+            )
         return peak
 
     def process(self) -> arrivals.Arrivals:
@@ -252,7 +254,9 @@ class Window(Table):
 
 
 @cache
-def trace_of(file: str, format_: str | None, start: float, stop: float | None, limit: int | None = None) -> traces.Trace:
+def trace_of(
+    file: str, format_: str | None, start: float, stop: float | None, limit: int | None = None
+) -> traces.Trace:
     """A trace, read once where both the arrivals and the workload want it; raises traces.DataError."""
     return traces.read_trace(Path(file), format=format_, start=start, stop=stop, limit=limit)
 
@@ -309,8 +313,12 @@ def trace_clients(file: str, start: float, stop: float | None, top: int | None) 
 
 
 def _window(read: traces.Window) -> arrivals.Window:
-    gaps = {"gamma": arrivals.GammaGaps, "weibull": arrivals.WeibullGaps}.get(read.pattern)
-    return arrivals.Window(read.start, read.end, read.rate, gaps(read.shape) if gaps else arrivals.ExponentialGaps())
+    gaps: arrivals.Gaps
+    if read.pattern == "exponential":
+        gaps = arrivals.ExponentialGaps()
+    else:
+        gaps = arrivals.GammaGaps(read.shape) if read.pattern == "gamma" else arrivals.WeibullGaps(read.shape)
+    return arrivals.Window(read.start, read.end, read.rate, gaps)
 
 
 # ── what follows on answers ──────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,6 @@ from pydantic_core import ErrorDetails
 from loadgen.exchange import METRICS
 from loadgen.scenario.tables import STATISTICS, Scenario
 
-
 FILES = ("file", "tokenizer")  # keys whose value is a path
 
 
@@ -128,6 +127,11 @@ def _describe(fault: ErrorDetails, source: Path, tables: Any, text: str, overrid
         near = difflib.get_close_matches(path[-1], keys, n=1)
         hint = " for this kind" if path[-1] in keys else f", did you mean {near[0]}?" if near else ""
         expected = f"unknown key{hint}"
+    elif kind == "union_tag_invalid":
+        near = difflib.get_close_matches(
+            fault["ctx"]["tag"], fault["ctx"]["expected_tags"].replace("'", "").split(", "), n=1
+        )
+        expected += f", did you mean {near[0]}?" if near else ""
     elif "slo" in path and kind == "string_pattern_mismatch":
         expected = (
             f"expected a metric ({', '.join(METRICS)}) and a statistic ({', '.join(STATISTICS)}), such as ttft_p99"

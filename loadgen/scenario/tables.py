@@ -9,7 +9,8 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from loadgen import arrivals, exchange, traces
+from loadgen import exchange, traces
+from loadgen.arrivals import Arrivals as Process
 from loadgen.exchange import METRICS, QUANTILES, ItlRule
 from loadgen.scenario.arrivals import Arrivals, ClosedArrivals, OneshotArrivals, ReplayArrivals, SessionsArrivals
 from loadgen.scenario.fields import Count, Seconds, Share, Table
@@ -44,7 +45,9 @@ class Sampling(Table):
 
 class Measure(Table):
     warmup: Annotated[int, Field(ge=0)] = Field(4, description="requests sent before the clock starts, never counted")
-    duration: Seconds | None = Field(None, description="seconds in which requests come due; those on their way then end")
+    duration: Seconds | None = Field(
+        None, description="seconds in which requests come due; those on their way then end"
+    )
     flush_cache: bool = Field(True, description="empty the server's prefix cache before the clock starts")
     itl_rule: ItlRule = Field("spread", description="a gap before n tokens: n latencies of gap/n, or one")
     quantiles: list[Literal["p50", "p90", "p95", "p99", "p999"]] = Field(
@@ -69,9 +72,9 @@ class Traffic(Table):
     workload: Workload
     arrivals: Arrivals
     sampling: Sampling | None = Field(None, description="default: the scenario's")
-    slo: Slo = {}
+    slo: Slo = Field({})
 
-    def process(self) -> arrivals.Arrivals:
+    def process(self) -> Process:
         """When its requests are due, or its users and conversations begin; raises traces.DataError."""
         if not isinstance(self.arrivals, ReplayArrivals) or self.arrivals.file is not None:
             return self.arrivals.process()
@@ -108,7 +111,7 @@ class Scenario(Table):
     limits: Limits = Limits()
     sampling: Sampling = Sampling()
     measure: Measure = Measure()
-    slo: Slo = {}
+    slo: Slo = Field({})
 
     _alone = field_validator("workload", "arrivals")(_needed_alone)
 
@@ -136,11 +139,11 @@ class Scenario(Table):
             if not one.ends and (self.measure.duration is None or isinstance(one.arrivals, OneshotArrivals)):
                 instead = "" if isinstance(one.arrivals, OneshotArrivals) else ", or measure.duration,"
                 raise ValueError(f"{prefix}workload.num_prompts{instead} must say when the load ends")
-            closed = isinstance(one.arrivals, ClosedArrivals)
+            users = one.arrivals.users if isinstance(one.arrivals, ClosedArrivals) else 0
             cap = self.limits.max_concurrency
-            if closed and self.limits.overflow == "drop" and cap is not None and cap < one.arrivals.users:
+            if self.limits.overflow == "drop" and cap is not None and cap < users:
                 raise ValueError(
-                    f"{prefix}arrivals.users = {one.arrivals.users} are more than limits.max_concurrency = {cap}, "
+                    f"{prefix}arrivals.users = {users} are more than limits.max_concurrency = {cap}, "
                     "and the cap drops: some users would only ever be turned away"
                 )
             if isinstance(one.arrivals, SessionsArrivals) and one.workload.kind == "trace":

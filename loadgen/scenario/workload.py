@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from loadgen import traces, workload
 from loadgen.scenario.arrivals import TraceFormat, Window, trace_of
@@ -57,7 +57,10 @@ class _Drawn(_Prompts):
     def vocabulary(self) -> Vocabulary:
         """What prompts are written with; the same whether they go out as ids or as text."""
         tokenizer = self.tokens()
-        return {"vocab_size": self.vocab_size, "ids": (tokenizer.words or tokenizer.ordinary_ids) if tokenizer else None}
+        return {
+            "vocab_size": self.vocab_size,
+            "ids": (tokenizer.words or tokenizer.ordinary_ids) if tokenizer else None,
+        }
 
 
 class RandomWorkload(_Drawn):
@@ -178,7 +181,7 @@ class ShareGptWorkload(_Prompts):
     def prompts(self) -> workload.Workload:
         return workload.ShareGpt(
             [one.turns for one in traces.read_sharegpt(Path(self.file))],
-            self.output_len and self.output_len.distribution(),
+            self.output_len.distribution() if self.output_len else None,
             self.tokens(),
             shuffle=self.shuffle,
             max_len=self.max_len,
@@ -210,13 +213,19 @@ class JsonlWorkload(_Prompts):
         return at - at[0], None
 
     def prompts(self) -> workload.Workload:
-        length = self.output_len and self.output_len.distribution()
+        length = self.output_len.distribution() if self.output_len else None
         rows = self.rows()
         if length is None and (bare := next((row for row in rows if row.output_len is None), None)):
             raise traces.DataError([f"{self.file}:{bare.line}: no output_len: give workload.output_len for such lines"])
         return workload.Jsonl(rows, length, self.tokens(), repeat=self.repeat)
 
 
+def _random_by_default(table: object) -> object:
+    return {"kind": "random", **table} if isinstance(table, dict) else table
+
+
+_Workloads = RandomWorkload | PrefixWorkload | ShareGptWorkload | JsonlWorkload | TraceWorkload
 Workload = Annotated[
-    RandomWorkload | PrefixWorkload | ShareGptWorkload | JsonlWorkload | TraceWorkload, Field(discriminator="kind")
+    Annotated[_Workloads, Field(discriminator="kind")],
+    BeforeValidator(_random_by_default, json_schema_input_type=_Workloads),
 ]
