@@ -84,7 +84,7 @@ def due(one: Traffic, scenario: Scenario, seed: int) -> Iterator[float]:
     begin; without end where neither the process nor a duration ends them. Raises DataError."""
     end = inf if scenario.measure.duration is None else scenario.measure.duration
     offsets = one.process().offsets(stream(seed, _named(one, "arrivals")))
-    return itertools.takewhile(lambda offset: offset < end, offsets)
+    return itertools.takewhile(lambda offset: offset < end, (one.begin + offset for offset in offsets))
 
 
 def _flow(one: Traffic, scenario: Scenario, seed: int) -> Flow:

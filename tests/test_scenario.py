@@ -188,7 +188,7 @@ def test_the_schema_that_ships_is_that_of_the_models() -> None:
 
 def test_the_simulator_understands_every_argument_that_a_scenario_may_give(tmp_path: Path) -> None:
     server = "max_running_requests = 3\nmax_total_tokens = 99\nchunked_prefill_size = -1\nmax_prefill_tokens = 5\n"
-    server += "context_length = 77\ndecode_log_interval = 2\nstream_interval = 4\n"
+    server += "context_length = 77\ndecode_log_interval = 2\nstream_interval = 4\ndisable_radix_cache = true\n"
     times = ", ".join(f"{name} = {3 if name == 'graph_max_batch' else 0}" for name in StepTime.model_fields)
     text = GOOD + f"[target]\nkind = 'simulator'\nstep_time = {{ {times} }}\n[target.server]\n{server}"
     target = load(written(tmp_path, text)).target

@@ -1,6 +1,7 @@
 """The simulator's scheduler in virtual time: queueing theory, conservation, and SGLang's rules one by one."""
 
 import asyncio
+from itertools import count, repeat
 from math import ceil, sqrt
 
 import numpy as np
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from virtual import VirtualLoop, in_virtual_time
 
 from loadgen.simulator.engine import Engine, Generation
-from loadgen.simulator.scheduler import Limits, Scheduler, Sequence, Step
+from loadgen.simulator.scheduler import Limits, Scheduler, Step
+from loadgen.simulator.sequence import Sequence
 from loadgen.simulator.steptime import StepTime
 
 FREE_DECODE = StepTime(
@@ -22,6 +24,15 @@ A_SECOND_A_TOKEN = StepTime(
     prefill_base=0.0, prefill_per_token=0.0, prefill_per_context=0.0, decode_base=1.0, decode_per_sequence=0.0,
     decode_per_context=0.0, graph_miss=0.0,
 )  # fmt: skip
+
+serials = count(1)
+
+
+def fresh(input_len: int, max_new_tokens: int, submitted: float) -> Sequence:
+    """A sequence whose prompt begins as no other does."""
+    ids = np.zeros(input_len, np.int64)
+    ids[0] = next(serials)
+    return Sequence(ids, max_new_tokens, submitted, repeat(0))
 
 
 def play(scheduler: Scheduler, arrivals: list[Sequence]) -> list[tuple[Step, list[Sequence]]]:
@@ -45,7 +56,7 @@ def mean_waits(step_time: StepTime, output_lens: list[NDArray[np.int64]], rate: 
     means = []
     for replication, lengths in enumerate(output_lens):
         gaps = np.random.default_rng([9, replication]).exponential(1 / rate, lengths.size)
-        sequences = [Sequence(1, int(n), at) for n, at in zip(lengths, np.cumsum(gaps), strict=True)]
+        sequences = [fresh(1, int(n), at) for n, at in zip(lengths, np.cumsum(gaps), strict=True)]
         play(Scheduler(Limits(max_running_requests=1, max_total_tokens=10**9), step_time), sequences)
         means.append(np.mean([s.admitted - s.submitted for s in sequences if s.admitted is not None]))
     return np.array(means)
@@ -75,7 +86,7 @@ def loads(draw: st.DrawFn) -> tuple[Limits, list[Sequence]]:
         chunked_prefill_size=draw(st.sampled_from([-1, 1, 7, 16, 64])),
         max_prefill_tokens=draw(st.integers(1, 64)),
     )
-    sequence = st.builds(Sequence, st.integers(1, 40), st.integers(1, 20), st.floats(0, 2))
+    sequence = st.builds(fresh, st.integers(1, 40), st.integers(1, 20), st.floats(0, 2))
     return limits, draw(st.lists(sequence, min_size=1, max_size=30))
 
 
@@ -105,7 +116,7 @@ def test_every_token_comes_once_and_nothing_is_ever_over_its_limit(load: tuple[L
 
 def test_a_sequence_alone_takes_exactly_what_the_model_says() -> None:
     model = StepTime()
-    steps = [step.seconds for step, _ in play(Scheduler(Limits(), model), [Sequence(100, 4, 0.0)])]
+    steps = [step.seconds for step, _ in play(Scheduler(Limits(), model), [fresh(100, 4, 0.0)])]
     assert steps == [model.prefill([(100, 0)]), model.decode(1, 100), model.decode(1, 101), model.decode(1, 102)]
 
 
@@ -121,7 +132,7 @@ def test_step_times_are_the_published_form_worked_by_hand() -> None:
 
 
 def test_a_long_prompt_is_cut_into_chunks_and_decoding_pauses_for_them() -> None:
-    running, long = Sequence(10, 30, 0.0), Sequence(1000, 2, 0.05)
+    running, long = fresh(10, 30, 0.0), fresh(1000, 2, 0.05)
     played = play(Scheduler(Limits(chunked_prefill_size=256), StepTime()), [running, long])
     kinds = [(step.kind, step.new) for step, _ in played]
     first = kinds.index(("prefill", [256]))
@@ -132,13 +143,13 @@ def test_a_long_prompt_is_cut_into_chunks_and_decoding_pauses_for_them() -> None
 
 
 def test_the_prompt_that_was_cut_continues_first_and_shares_its_last_step() -> None:
-    cut, short = Sequence(300, 1, 0.0), Sequence(20, 1, 0.0)
+    cut, short = fresh(300, 1, 0.0), fresh(20, 1, 0.0)
     played = play(Scheduler(Limits(chunked_prefill_size=256), StepTime()), [cut, short])
     assert [(step.sequences, step.new) for step, _ in played] == [([cut], [256]), ([cut, short], [44, 20])]
 
 
 def test_without_chunking_a_prompt_over_the_limit_goes_alone() -> None:
-    short, long = Sequence(20, 1, 0.0), Sequence(500, 1, 0.0)
+    short, long = fresh(20, 1, 0.0), fresh(500, 1, 0.0)
     limits = Limits(chunked_prefill_size=-1, max_prefill_tokens=256)
     played = play(Scheduler(limits, StepTime()), [short, long])
     assert [step.new for step, _ in played] == [[20], [500]]
@@ -146,7 +157,7 @@ def test_without_chunking_a_prompt_over_the_limit_goes_alone() -> None:
 
 def test_a_full_pool_makes_requests_wait_in_order() -> None:
     """The first takes 60 of 100 tokens. The second needs 60 and waits; the third would fit and may not overtake."""
-    first, second, third = Sequence(40, 20, 0.0), Sequence(40, 20, 0.0), Sequence(5, 5, 0.0)
+    first, second, third = fresh(40, 20, 0.0), fresh(40, 20, 0.0), fresh(5, 5, 0.0)
     scheduler = Scheduler(Limits(max_total_tokens=100), StepTime())
     played = play(scheduler, [first, second, third])
     ended = next(step.end for step, got in played if first in got and first.generated == 20 and step.start > 0.1)
@@ -159,12 +170,12 @@ def test_a_full_pool_makes_requests_wait_in_order() -> None:
 
 def test_what_can_never_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="90 input and 20 output tokens can never fit a pool of 100"):
-        Scheduler(Limits(max_total_tokens=100), StepTime()).submit(Sequence(90, 20, 0.0))
+        Scheduler(Limits(max_total_tokens=100), StepTime()).submit(fresh(90, 20, 0.0))
 
 
 def test_an_abort_gives_its_tokens_back_at_the_next_step() -> None:
     scheduler = Scheduler(Limits(max_running_requests=1), StepTime())
-    gone, next_one, never = Sequence(50, 20, 0.0), Sequence(10, 1, 0.0), Sequence(10, 1, 0.0)
+    gone, next_one, never = fresh(50, 20, 0.0), fresh(10, 1, 0.0), fresh(10, 1, 0.0)
     for sequence in (gone, next_one, never):
         scheduler.submit(sequence)
     step = scheduler.next_step(0.0)
@@ -181,7 +192,7 @@ def test_an_abort_gives_its_tokens_back_at_the_next_step() -> None:
 
 def test_an_abort_amid_a_cut_prompt_gives_its_tokens_back_once() -> None:
     scheduler = Scheduler(Limits(chunked_prefill_size=32, max_total_tokens=100), StepTime())
-    cut, next_one = Sequence(90, 10, 0.0), Sequence(90, 10, 0.0)
+    cut, next_one = fresh(90, 10, 0.0), fresh(90, 10, 0.0)
     scheduler.submit(cut)
     scheduler.submit(next_one)
     step = scheduler.next_step(0.0)
@@ -198,7 +209,7 @@ def test_an_abort_amid_a_cut_prompt_gives_its_tokens_back_once() -> None:
 
 def test_an_abort_during_the_last_step_of_a_sequence_changes_nothing() -> None:
     scheduler = Scheduler(Limits(), StepTime())
-    last = Sequence(5, 1, 0.0)
+    last = fresh(5, 1, 0.0)
     scheduler.submit(last)
     step = scheduler.next_step(0.0)
     assert step is not None
@@ -211,7 +222,7 @@ def test_an_abort_during_the_last_step_of_a_sequence_changes_nothing() -> None:
 def test_a_step_holds_nothing_that_was_submitted_after_it_began() -> None:
     """A driver that is behind hands in what came later than the step that it asks for."""
     scheduler = Scheduler(Limits(), StepTime())
-    early, late = Sequence(5, 1, 1.0), Sequence(5, 1, 2.0)
+    early, late = fresh(5, 1, 1.0), fresh(5, 1, 2.0)
     scheduler.submit(early)
     scheduler.submit(late)
     assert scheduler.next_step(0.5) is None
@@ -226,9 +237,9 @@ def test_an_idle_engine_begins_when_a_request_came_and_not_when_it_woke() -> Non
         steps = asyncio.create_task(engine.run())
         stamps: list[float] = []
         for submitted in (5.0, 5.5):  # both are told of at 6
-            sequence = Sequence(3, 3, submitted)
+            sequence = fresh(3, 3, submitted)
             await asyncio.sleep(6 - loop.time())
-            engine.submit(Generation("x", sequence, [1, 2, 3], 99, lambda _, at: stamps.append(at)))
+            engine.submit(Generation("x", sequence, lambda _, at: stamps.append(at)))
         await asyncio.sleep(10)
         steps.cancel()
         return stamps
@@ -239,7 +250,7 @@ def test_an_idle_engine_begins_when_a_request_came_and_not_when_it_woke() -> Non
 def test_a_batch_past_the_graph_window_pays_for_it() -> None:
     model = StepTime(graph_max_batch=4)
     assert model.decode(5, 100) - model.decode(4, 100) == pytest.approx(model.decode_per_sequence + model.graph_miss)
-    sequences = [Sequence(1, 3, 0.0) for _ in range(5)]
+    sequences = [fresh(1, 3, 0.0) for _ in range(5)]
     steps = [step for step, _ in play(Scheduler(Limits(), model), sequences) if step.kind == "decode"]
     assert [step.in_graph for step in steps] == [False, False]
 
@@ -258,7 +269,7 @@ def test_timers_that_wake_late_do_not_add_up() -> None:
             decode_base=0.007, decode_per_sequence=0, decode_per_context=0,
         )  # fmt: skip
         stamps: list[float] = []
-        generation = Generation("x", Sequence(3, 100, 0.0), [1, 2, 3], 99, lambda _, at: stamps.append(at))
+        generation = Generation("x", fresh(3, 100, 0.0), lambda _, at: stamps.append(at))
         engine.submit(generation)
         steps = asyncio.create_task(engine.run())
         while not generation.done:
@@ -274,7 +285,7 @@ def test_two_readings_of_the_decode_moments_give_the_models_slope() -> None:
     """Ordinary least squares from sums, as a reader of /v1/loads does it; context terms off, so that it is exact."""
     model = StepTime(decode_per_context=0.0, graph_miss=0.0)
     scheduler = Scheduler(Limits(), model)
-    play(scheduler, [Sequence(5, n, 0.01 * n) for n in range(1, 60)])
+    play(scheduler, [fresh(5, n, 0.01 * n) for n in range(1, 60)])
     n, b, t, bb, bt, generated = scheduler.totals.decode_moments
     slope = (n * bt - b * t) / (n * bb - b * b)
     assert slope * 1e-6 == pytest.approx(model.decode_per_sequence)

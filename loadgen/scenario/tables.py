@@ -13,7 +13,7 @@ from loadgen import exchange, traces
 from loadgen.arrivals import Arrivals as Process
 from loadgen.exchange import METRICS, QUANTILES, ItlRule
 from loadgen.scenario.arrivals import Arrivals, ClosedArrivals, OneshotArrivals, ReplayArrivals, SessionsArrivals
-from loadgen.scenario.fields import Count, Seconds, Share, Table
+from loadgen.scenario.fields import Count, Instant, Seconds, Share, Table
 from loadgen.scenario.target import SimulatorTarget, Target
 from loadgen.scenario.workload import Workload
 
@@ -69,6 +69,7 @@ class Traffic(Table):
     """One class of traffic: its own arrivals, workload, sampling and SLO."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=40)]
+    begin: Instant = Field(0.0, description="seconds after the start at which this class begins")
     workload: Workload
     arrivals: Arrivals
     sampling: Sampling | None = Field(None, description="default: the scenario's")
@@ -157,4 +158,4 @@ class Scenario(Table):
             return self.traffic
         assert self.workload is not None
         assert self.arrivals is not None
-        return [Traffic.model_construct(name="", workload=self.workload, arrivals=self.arrivals, sampling=None, slo={})]
+        return [Traffic.model_construct(name="", workload=self.workload, arrivals=self.arrivals)]

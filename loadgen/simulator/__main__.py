@@ -46,9 +46,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", default=30000, type=_port, help="0 picks a free one")
     for field in (*dataclasses.fields(Limits), *dataclasses.fields(Settings)):
         flag = "--" + field.name.replace("_", "-")
-        parser.add_argument(
-            flag, default=field.default, type=_KINDS.get(field.name, _count), help=f"default {field.default}"
-        )
+        if field.type is bool:
+            parser.add_argument(flag, action="store_true")
+        else:
+            kind = _KINDS.get(field.name, _count)
+            parser.add_argument(flag, default=field.default, type=kind, help=f"default {field.default}")
     parser.add_argument("--schedule-policy", default="fcfs", choices=["fcfs"])
     parser.add_argument(
         "--step-time",

@@ -8,45 +8,65 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from loadgen.simulator.scheduler import Scheduler, Sequence, Stage, Step
+from loadgen.simulator.radix import Ids
+from loadgen.simulator.scheduler import Scheduler, Step
+from loadgen.simulator.sequence import Sequence, Stage
 
 LATE = 0.02  # seconds behind the model at which a step counts as late: timers are good to a millisecond or two
 EARLY = 1e-6  # seconds by which a step may end early: a loop takes timers this close for due
 log = logging.getLogger(__name__)
 
 
+def answer(prompt_ids: Ids, vocab_size: int, seed: int) -> Iterator[int]:
+    """Output ids without an end, a pure function of prompt and seed, as greedy decoding's are of prompt and weights.
+
+    A linear congruential generator (Numerical Recipes'), its high bits.
+    """
+    state = zlib.crc32(prompt_ids.tobytes(), seed & 0xFFFF_FFFF)
+    while True:
+        state = (1_664_525 * state + 1_013_904_223) & 0xFFFF_FFFF
+        yield (state >> 8) % vocab_size
+
+
 @dataclass(eq=False, slots=True)
 class Generation:
-    """A request and what was generated for it. `token` is called at each of its tokens, with the time of the step.
-
-    The output ids are a pure function of prompt and seed, as greedy decoding's are of prompt and weights.
-    """
+    """A sequence and who waits for it. `token` is called at each of its tokens, with the time of the step."""
 
     rid: str
     sequence: Sequence
-    prompt_ids: list[int]
-    vocab_size: int
     token: Callable[["Generation", float], None]
-    seed: int = 0
-    output_ids: list[int] = field(default_factory=list)
     first_token_at: float | None = None
     last_token_at: float | None = None
-    _state: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._state = zlib.crc32(repr(self.prompt_ids).encode(), self.seed & 0xFFFF_FFFF)
+    @property
+    def output_ids(self) -> list[int]:
+        return self.sequence.output_ids
 
     @property
     def done(self) -> bool:
         return self.sequence.stage is Stage.ENDED
 
-    def generate(self) -> None:
-        """Add the next output id. A linear congruential generator (Numerical Recipes'), its high bits."""
-        self._state = (1_664_525 * self._state + 1_013_904_223) & 0xFFFF_FFFF
-        self.output_ids.append((self._state >> 8) % self.vocab_size)
+
+class HitRate:
+    """The share of the prompt tokens that were found in the cache: in the last prefill step, and over some seconds."""
+
+    WINDOW = 15.0  # seconds, as SGLang has it
+
+    def __init__(self) -> None:
+        self.last, self.recent = 0.0, 0.0
+        self._steps: deque[tuple[float, int, int]] = deque()  # start, cached tokens, tokens
+
+    def count(self, step: Step) -> None:
+        tokens = step.cached + sum(step.new)
+        self.last = step.cached / tokens
+        self._steps.append((step.start, step.cached, tokens))
+        while self._steps[0][0] <= step.start - self.WINDOW:
+            self._steps.popleft()
+        self.recent = sum(cached for _, cached, _ in self._steps) / sum(tokens for *_, tokens in self._steps)
 
 
 class Engine:
@@ -58,6 +78,7 @@ class Engine:
         self.scheduler, self.now = scheduler, now
         self.late_steps, self.max_late = 0, 0.0
         self.gen_throughput = 0.0  # tokens/s over the last log interval, as SGLang reports it
+        self.hit_rate = HitRate()
         self._generations: dict[Sequence, Generation] = {}
         self._work = asyncio.Event()
         self._decode_log_interval = decode_log_interval
@@ -86,6 +107,7 @@ class Engine:
                 start = max(start, scheduler.waiting[0].submitted)
                 continue
             if step.kind == "prefill":
+                self.hit_rate.count(step)
                 self._log_prefill(step)
             await self._sleep_until(step.end)
             tokens = scheduler.complete(step)
@@ -106,7 +128,6 @@ class Engine:
         generation = self._generations.get(sequence)
         if generation is None:
             return  # its client has gone
-        generation.generate()
         if generation.done:
             del self._generations[sequence]
         generation.token(generation, at)
@@ -124,10 +145,11 @@ class Engine:
         """SGLang's own line, written as the step begins, so that what reads a server's log can read this one."""
         scheduler = self.scheduler
         log.info(
-            "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: 0, token usage: %.2f, #running-req: %d, "
+            "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, "
             "#queue-req: %d, #pending-token: %d, cuda graph: False, input throughput (token/s): %.2f",
             len(step.sequences),
             sum(step.new),
+            step.cached,
             scheduler.used_tokens / scheduler.limits.max_total_tokens,
             len(scheduler.running),
             len(scheduler.waiting),

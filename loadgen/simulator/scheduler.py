@@ -11,16 +11,19 @@ The rules (SGLang 0.5, `get_next_batch_to_run`):
   `max_prefill_tokens`, or one longer prompt alone.
 - First come, first served; nothing overtakes a prompt that cannot be admitted.
 - Admitted is what fits: fewer than `max_running_requests` are running, and the pool has room for the prompt and for
-  all of its output beside what the running ones may still need. This is SGLang's rule under ignore_eos, where its
-  new_token_ratio is 1: nothing is ever retracted.
+  all of its output beside what the running ones hold and may still need; what several share counts once. This is
+  SGLang's rule under ignore_eos, where its new_token_ratio is 1: nothing is ever retracted.
+- What the prefix cache has of a prompt is not computed again, but for its last token: a step must bring something.
+  What is computed is cached at the end of each prefill step and of each sequence, and evicted when a step needs room.
 - The step that finishes a prompt brings its first token, each decode step one token to every running sequence.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Literal
 
+from loadgen.simulator.radix import Node, RadixCache
+from loadgen.simulator.sequence import Sequence, Stage
 from loadgen.simulator.steptime import StepTime
 
 
@@ -32,47 +35,20 @@ class Limits:
     max_total_tokens: int = 65536
     chunked_prefill_size: int = 2048
     max_prefill_tokens: int = 16384
-
-
-class Stage(Enum):
-    WAITING = auto()
-    RUNNING = auto()
-    ENDED = auto()
-
-
-@dataclass(eq=False, slots=True)
-class Sequence:
-    """One request in the scheduler. `submitted` and `admitted` are on the driver's clock, in seconds."""
-
-    input_len: int
-    max_new_tokens: int
-    submitted: float
-    stage: Stage = Stage.WAITING
-    prefilled: int = 0  # tokens of the prompt in the pool
-    generated: int = 0
-    admitted: float | None = None
-    aborted: bool = False
-
-    @property
-    def context(self) -> int:
-        """Tokens in the pool: the last token's entry is made by the step that uses it."""
-        return self.prefilled + max(self.generated - 1, 0)
-
-    @property
-    def reserved(self) -> int:
-        """Tokens that it may still come to hold, in all."""
-        return self.input_len + self.max_new_tokens
+    disable_radix_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step that was formed: it ends at `start` + `seconds`. `new` has the prompt tokens of each sequence."""
+    """A step that was formed: it ends at `start` + `seconds`. `new` has the prompt tokens of each sequence, `cached`
+    those that the prompts which begin with this step found in the cache."""
 
     kind: Literal["prefill", "decode"]
     start: float
     seconds: float
     sequences: list[Sequence]
     new: list[int]
+    cached: int
     in_graph: bool
 
     @property
@@ -87,6 +63,7 @@ class Totals:
     requests: int = 0
     aborted: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     generated_tokens: int = 0
     prefill_tokens: int = 0
     prefill_seconds: float = 0.0
@@ -95,22 +72,38 @@ class Totals:
 
 
 class Scheduler:
-    """Queue, running batch and token pool."""
+    """Queue, running batch, token pool and prefix cache.
+
+    The pool holds what is in the cache and what the admitted hold of their own. What is locked in the cache and what
+    the admitted may come to hold beside it fit the pool together: `_admit` sees to it, and nothing else makes that sum
+    grow. The rest of the cache can be evicted, so there is always room for a step.
+    """
 
     def __init__(self, limits: Limits, step_time: StepTime) -> None:
         self.limits, self.step_time = limits, step_time
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # decoding
         self.totals = Totals()
-        self._admitted: set[Sequence] = set()  # decoding, in the prefill step under way, or between two of its steps
-        self._reserved = 0  # tokens that the admitted may still come to hold
+        self.cache = RadixCache()
+        # Decoding, in the prefill step under way, or between two of its steps; each with the node that it locks.
+        self._admitted: dict[Sequence, Node] = {}
         self._cut: Sequence | None = None  # the prompt that continues first
         self._gone: list[Sequence] = []  # aborted while admitted; out at the next step boundary
 
     @property
     def used_tokens(self) -> int:
-        """Tokens in the pool."""
-        return sum(sequence.context for sequence in self._admitted)
+        """Tokens in the pool that are in use; those that only the cache holds are not."""
+        return self.cache.protected + sum(sequence.context - sequence.shared for sequence in self._admitted)
+
+    @property
+    def available_tokens(self) -> int:
+        """Room in the pool without evicting anything; while a step is under way, also what that is for."""
+        return self.limits.max_total_tokens - self.used_tokens - self.cache.evictable
+
+    @property
+    def cut_tokens(self) -> int:
+        """Tokens that the prompt which was cut still has to be prefilled with."""
+        return self._cut.input_len - self._cut.prefilled if self._cut else 0
 
     @property
     def num_running(self) -> int:
@@ -148,6 +141,11 @@ class Scheduler:
             self.waiting.remove(sequence)
             sequence.stage = Stage.ENDED
 
+    def flush(self) -> None:
+        """Empty the cache of a scheduler that is idle."""
+        assert self.idle
+        self.cache.clear()
+
     # ── steps ──
 
     def next_step(self, now: float) -> Step | None:
@@ -156,13 +154,17 @@ class Scheduler:
         What was submitted after `now` is not in it: a driver that wakes late may hand in the future of its step.
         """
         self._drop_aborted()
-        return self._prefill_step(now) or self._decode_step(now)
+        step = self._prefill_step(now) or self._decode_step(now)
+        if step:
+            tokens = sum(step.new) if step.kind == "prefill" else len(step.sequences)
+            self.cache.evict(tokens - self.available_tokens)
+        return step
 
     def complete(self, step: Step) -> list[Sequence]:
         """The step has ended: the sequences that got a token by it. Those that are done are out of the batch."""
         got_token = step.sequences if step.kind == "decode" else self._end_prefill(step)
         for sequence in got_token:
-            sequence.generated += 1
+            sequence.output_ids.append(next(sequence.answer))
             if sequence.generated == sequence.max_new_tokens:
                 self._retire(sequence)
         self.totals.generated_tokens += len(got_token)
@@ -178,14 +180,24 @@ class Scheduler:
     def _end_prefill(self, step: Step) -> list[Sequence]:
         for sequence, new in zip(step.sequences, step.new, strict=True):
             sequence.prefilled += new
+            self._keep(sequence)
         self.totals.prefill_tokens += sum(step.new)
         self.totals.prefill_seconds += step.seconds
         return [sequence for sequence in step.sequences if sequence.prefilled == sequence.input_len]
 
+    def _keep(self, sequence: Sequence) -> None:
+        """What was computed of a sequence goes into the cache and stays locked for it: it is no longer its own."""
+        if self.limits.disable_radix_cache:
+            return
+        node = self.cache.insert(sequence.computed_ids())
+        self.cache.lock(node)
+        self.cache.unlock(self._admitted[sequence])
+        self._admitted[sequence], sequence.shared = node, sequence.context
+
     def _retire(self, sequence: Sequence) -> None:
+        self._keep(sequence)
+        self.cache.unlock(self._admitted.pop(sequence))
         sequence.stage = Stage.ENDED
-        self._admitted.remove(sequence)
-        self._reserved -= sequence.reserved
 
     def _drop_aborted(self) -> None:
         if not self._gone:
@@ -217,31 +229,40 @@ class Scheduler:
         if not new:
             return None
         parts = [(n, sequence.prefilled) for n, sequence in zip(new, sequences, strict=True)]
-        return Step("prefill", now, self.step_time.prefill(parts), sequences, new, in_graph=False)
+        cached = sum(sequence.cached for sequence in sequences if sequence.prefilled == sequence.cached)
+        return Step("prefill", now, self.step_time.prefill(parts), sequences, new, cached, in_graph=False)
 
     def _next_to_prefill(self, now: float, longest: int | None) -> Sequence | None:
-        """The prompt that was cut, else the head of the queue where it is admitted; at most `longest` tokens long."""
+        """The prompt that was cut, else the head of the queue where it is admitted; at most `longest` new tokens."""
         if cut := self._cut:
             self._cut = None
             return cut
-        if not self.waiting or not self._admits(self.waiting[0], now):
-            return None
-        if longest is not None and self.waiting[0].input_len > longest:
-            return None
-        sequence = self.waiting.popleft()
-        sequence.stage, sequence.admitted = Stage.RUNNING, now
-        self._admitted.add(sequence)
-        self._reserved += sequence.reserved
-        self.totals.prompt_tokens += sequence.input_len
-        return sequence
+        if self.waiting and self._admit(self.waiting[0], now, longest):
+            return self.waiting.popleft()
+        return None
 
-    def _admits(self, sequence: Sequence, now: float) -> bool:
-        fits = self._reserved + sequence.reserved <= self.limits.max_total_tokens
-        return fits and self.num_running < self.limits.max_running_requests and sequence.submitted <= now
+    def _admit(self, sequence: Sequence, now: float, longest: int | None) -> bool:
+        """Let a sequence in where there is room for what the cache has not of it, beside all that is promised."""
+        if self.num_running >= self.limits.max_running_requests or sequence.submitted > now:
+            return False
+        cached, node = self.cache.match(sequence.prompt_ids[:-1])
+        if longest is not None and sequence.input_len - cached > longest:
+            return False
+        self.cache.lock(node)  # first: what is locked cannot be evicted to make room for the rest
+        promised = self.cache.protected + sum(other.reserved - other.shared for other in self._admitted)
+        if promised + sequence.reserved - cached > self.limits.max_total_tokens:
+            self.cache.unlock(node)
+            return False
+        sequence.stage, sequence.admitted = Stage.RUNNING, now
+        sequence.prefilled = sequence.cached = sequence.shared = cached
+        self._admitted[sequence] = node
+        self.totals.prompt_tokens += sequence.input_len
+        self.totals.cached_tokens += cached
+        return True
 
     def _decode_step(self, now: float) -> Step | None:
         if not self.running:
             return None
         batch = len(self.running)
         seconds = self.step_time.decode(batch, sum(sequence.context for sequence in self.running))
-        return Step("decode", now, seconds, list(self.running), [0] * batch, self.step_time.in_graph(batch))
+        return Step("decode", now, seconds, list(self.running), [0] * batch, 0, self.step_time.in_graph(batch))

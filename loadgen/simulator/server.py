@@ -5,11 +5,13 @@ import json
 import uuid
 from typing import Any, TypeVar
 
+import numpy as np
 from aiohttp import web
 
-from loadgen.simulator.engine import Engine, Generation
-from loadgen.simulator.scheduler import Sequence
-from loadgen.simulator.shapes import END_MARK, GenerateShape, OpenAiShape, Shape, tokenise
+from loadgen.simulator.engine import Engine, Generation, answer
+from loadgen.simulator.radix import Ids
+from loadgen.simulator.sequence import Sequence
+from loadgen.simulator.shapes import END_MARK, GenerateShape, OpenAiShape, Shape, chat_text, tokenise
 from loadgen.simulator.status import Status
 
 T = TypeVar("T")
@@ -51,15 +53,16 @@ class Server:
         messages = body.get("messages")
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise BadRequestError("messages must be a list of objects with role and content")
-        text = " ".join(f"{message.get('role')} {_said(message.get('content'))}" for message in messages)
         max_tokens = _field(body, "max_completion_tokens", int, _field(body, "max_tokens", int, 128))
-        return await self._answer(request, body, text, max_tokens, self._openai(body, chat=True))
+        return await self._answer(request, body, chat_text(messages), max_tokens, self._openai(body, chat=True))
 
     def _openai(self, body: dict[str, Any], *, chat: bool) -> OpenAiShape:
         if _field(body, "n", int, 1) != 1:
             raise BadRequestError("the simulator gives one choice, n must be 1")
-        model = _field(body, "model", str, self._status.settings.served_model_name)
-        return OpenAiShape(model, _field(body, "stream_options", dict, {}), chat=chat)
+        settings = self._status.settings
+        model = _field(body, "model", str, settings.served_model_name)
+        options = _field(body, "stream_options", dict, {})
+        return OpenAiShape(model, options, chat=chat, cache_report=settings.enable_cache_report)
 
     async def _answer(
         self, request: web.Request, body: dict[str, Any], prompt: Any, max_new_tokens: int, shape: Shape
@@ -68,28 +71,28 @@ class Server:
         if max_new_tokens < 1:
             raise BadRequestError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
         settings = self._status.settings
-        if len(ids) + max_new_tokens > settings.context_length:
+        if ids.size + max_new_tokens > settings.context_length:
             raise BadRequestError(
                 f"Requested token count exceeds the model's maximum context length of {settings.context_length}: "
-                f"{len(ids)} tokens of input and {max_new_tokens} of output were asked for."
+                f"{ids.size} tokens of input and {max_new_tokens} of output were asked for."
             )
-        if fault := self._engine.scheduler.never_fits(len(ids), max_new_tokens):
+        if fault := self._engine.scheduler.never_fits(ids.size, max_new_tokens):
             raise BadRequestError(fault)
-        answer = (_Streamed if body.get("stream") else _Whole)(shape, self._status, settings.stream_interval)
-        sequence = Sequence(len(ids), max_new_tokens, self._engine.now())
-        rid = _field(body, "rid", str, uuid.uuid4().hex)
-        generation = Generation(rid, sequence, ids, settings.vocab_size, answer.token, settings.random_seed)
+        reply = (_Streamed if body.get("stream") else _Whole)(shape, self._status, settings.stream_interval)
+        said = answer(ids, settings.vocab_size, settings.random_seed)
+        sequence = Sequence(ids, max_new_tokens, self._engine.now(), said)
+        generation = Generation(_field(body, "rid", str, uuid.uuid4().hex), sequence, reply.token)
         # The head goes out before the first token, so that the answer's socket is there when the first step ends.
-        response = await answer.prepare(request, generation)
+        response = await reply.prepare(request, generation)
         self._engine.submit(generation)
         try:
-            await answer.done
+            await reply.done
         except asyncio.CancelledError:
             self._engine.abort(generation)  # the client has gone
             raise
-        return await answer.finish(response, generation)
+        return await reply.finish(response, generation)
 
-    def _prompt_ids(self, prompt: Any) -> list[int]:
+    def _prompt_ids(self, prompt: Any) -> Ids:
         if isinstance(prompt, str):
             ids = tokenise(prompt, self._status.settings.vocab_size)
         elif isinstance(prompt, list) and all(type(token) is int for token in prompt):
@@ -98,7 +101,10 @@ class Server:
             raise BadRequestError("a prompt must be given as text or as one list of token ids")
         if not ids:
             raise BadRequestError("the prompt is empty")
-        return ids
+        try:
+            return np.array(ids, np.int64)
+        except OverflowError:
+            raise BadRequestError("a token id must fit into 64 bits") from None
 
 
 class _Streamed:
@@ -174,12 +180,6 @@ def _field(table: dict[str, Any], key: str, kind: type[T], default: T) -> T:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise BadRequestError(f"{key} must be {_KINDS[kind]}, got {json.dumps(value)[:100]}")
     return value
-
-
-def _said(content: Any) -> str:
-    """The text of a message, which may come in parts."""
-    parts = content if isinstance(content, list) else [content]
-    return " ".join(str(part.get("text") if isinstance(part, dict) else part) for part in parts)
 
 
 @web.middleware

@@ -41,6 +41,19 @@ def _token(word: str, vocab_size: int) -> int:
     return (int(number[1]) if number else zlib.crc32(word.encode(errors="replace"))) % vocab_size
 
 
+def chat_text(messages: list[Json]) -> str:
+    """The prompt of a chat, each message after the name of its role. It ends where the assistant begins to speak, so
+    that the prompt and its answer are a prefix of the next turn's prompt; empty where nobody said anything."""
+    turns = [f"{message.get('role')} {_said(message.get('content'))}" for message in messages]
+    return " ".join([*turns, "assistant"]) if turns else ""
+
+
+def _said(content: Any) -> str:
+    """The text of a message, which may come in parts."""
+    parts = content if isinstance(content, list) else [content]
+    return " ".join(str(part.get("text") if isinstance(part, dict) else part) for part in parts)
+
+
 def event(content: Json) -> bytes:
     """One event of a stream."""
     return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
@@ -112,7 +125,7 @@ class GenerateShape:
             "queue_time": (sequence.admitted or sequence.submitted) - sequence.submitted,
             "reasoning_tokens": 0,
             "completion_tokens": len(generation.output_ids),
-            "cached_tokens": 0,
+            "cached_tokens": sequence.cached,
             "cached_tokens_details": None,
             "dp_rank": None,
         }
@@ -144,8 +157,9 @@ def _generated(text: str, ids: list[int] | str, meta: Json) -> Json:
 class OpenAiShape:
     """Completions, and chat completions when `chat`."""
 
-    def __init__(self, model: str, stream_options: Json, *, chat: bool) -> None:
+    def __init__(self, model: str, stream_options: Json, *, chat: bool, cache_report: bool) -> None:
         self._model, self._chat, self._created = model, chat, int(time.time())
+        self._cache_report = cache_report
         self._usage_at_end = bool(stream_options.get("include_usage"))
         self._usage_always = bool(stream_options.get("continuous_usage_stats"))
         self._template = b""
@@ -169,14 +183,14 @@ class OpenAiShape:
         if self._chat:
             events += event(self._event(generation, {"delta": {"reasoning_content": None}}, "length"))
         if self._usage_at_end:
-            events += event(self._head(generation, ".chunk") | {"choices": [], "usage": _usage(generation)})
+            events += event(self._head(generation, ".chunk") | {"choices": [], "usage": self._usage(generation)})
         return events
 
     def whole(self, generation: Generation) -> Json:
         text = words(generation.output_ids)
         said = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         choice = {"index": 0, **said, "logprobs": None, "finish_reason": "length", "matched_stop": None}
-        return self._head(generation, "") | {"choices": [choice], "usage": _usage(generation)}
+        return self._head(generation, "") | {"choices": [choice], "usage": self._usage(generation)}
 
     def _chunk(self, generation: Generation, text: str) -> Json:
         if self._chat:
@@ -185,21 +199,20 @@ class OpenAiShape:
 
     def _event(self, generation: Generation, said: Json, finish_reason: str | None = None) -> Json:
         choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish_reason, "matched_stop": None}
-        usage = {"usage": _usage(generation)} if self._usage_always else {} if self._chat else {"usage": None}
+        usage = {"usage": self._usage(generation)} if self._usage_always else {} if self._chat else {"usage": None}
         return self._head(generation, ".chunk") | {"choices": [choice]} | usage
 
     def _head(self, generation: Generation, part: str) -> Json:
         kind = f"chat.completion{part}" if self._chat else "text_completion"
         return {"id": generation.rid, "object": kind, "created": self._created, "model": self._model}
 
-
-def _usage(generation: Generation) -> Json:
-    prompt, output = len(generation.prompt_ids), len(generation.output_ids)
-    return {
-        "prompt_tokens": prompt,
-        "total_tokens": prompt + output,
-        "completion_tokens": output,
-        "prompt_tokens_details": None,
-        "reasoning_tokens": 0,
-        "completion_tokens_details": None,
-    }
+    def _usage(self, generation: Generation) -> Json:
+        sequence = generation.sequence
+        return {
+            "prompt_tokens": sequence.input_len,
+            "total_tokens": sequence.input_len + sequence.generated,
+            "completion_tokens": sequence.generated,
+            "prompt_tokens_details": {"cached_tokens": sequence.cached} if self._cache_report else None,
+            "reasoning_tokens": 0,
+            "completion_tokens_details": None,
+        }

@@ -37,6 +37,7 @@ class Settings:
     stream_interval: int = 1
     decode_log_interval: int = 40
     random_seed: int = 0
+    enable_cache_report: bool = False
 
 
 class Status:
@@ -106,10 +107,10 @@ class Status:
                 "stream_interval": settings.stream_interval,
                 "decode_log_interval": settings.decode_log_interval,
                 "random_seed": settings.random_seed,
+                "enable_cache_report": settings.enable_cache_report,
                 "schedule_policy": "fcfs",
                 "attention_backend": "simulated",
                 "page_size": 1,
-                "disable_radix_cache": True,
                 "status": "ready",
                 "max_total_num_tokens": limits.max_total_tokens,
                 "max_req_input_len": settings.context_length - 1,
@@ -160,7 +161,7 @@ class Status:
             "dp_rank": 0,
             "num_running_reqs": scheduler.num_running,
             "num_waiting_reqs": len(scheduler.waiting),
-            "num_waiting_uncached_tokens": sum(sequence.input_len for sequence in scheduler.waiting),
+            "num_waiting_uncached_tokens": self._waiting_uncached_tokens(),
             "num_used_tokens": used,
             "num_total_tokens": used,
             "num_active_tokens": used,
@@ -169,7 +170,7 @@ class Status:
             "max_running_requests": scheduler.limits.max_running_requests,
             "token_usage": round(used / pool, 4),
             "gen_throughput": round(self._engine.gen_throughput, 2),
-            "cache_hit_rate": 0.0,
+            "cache_hit_rate": round(self._engine.hit_rate.last, 4),
             "utilization": 0.0,
             "total_prefill_uncached_tokens": totals.prefill_tokens,
             "total_prefill_busy_us": round(totals.prefill_seconds * 1e6),
@@ -196,12 +197,17 @@ class Status:
         head: dict[str, Any] = {"timestamp": now.isoformat(), "version": f"loadgen {loadgen.__version__} simulator"}
         return web.json_response(head | {"accelerator": None, "num_accelerators": 0, "loads": [load]})
 
+    def _waiting_uncached_tokens(self) -> int:
+        """An estimate, as SGLang's is where prompts wait unmatched: their tokens by the recent hit rate."""
+        scheduler, misses = self._engine.scheduler, 1 - self._engine.hit_rate.recent
+        return scheduler.cut_tokens + sum(int(sequence.input_len * misses) for sequence in scheduler.waiting)
+
     async def metrics(self, _: web.Request) -> web.Response:
         text = generate_latest(self._registry).decode()
         return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def flush_cache(self, request: web.Request) -> web.Response:
-        """There is no cache to flush yet; it answers as SGLang does, which refuses while requests run."""
+        """Empty the prefix cache; refused, as SGLang does, while requests run or wait."""
         try:
             deadline = time.monotonic() + float(request.query.get("timeout", 0))
         except ValueError:
@@ -210,7 +216,11 @@ class Status:
             if not time.monotonic() < deadline:  # nor where it is no number
                 return web.Response(status=400, text="Flush cache failed: requests are running or waiting.\n")
             await asyncio.sleep(0.01)
-        return web.Response(text="Cache flushed.\n")
+        self._engine.scheduler.flush()
+        return web.Response(
+            text="Cache flushed.\nPlease check backend logs for more details. "
+            "(When there are running or waiting requests, the operation will not be performed.)\n"
+        )
 
     def collect(self) -> Iterator[Metric]:
         """prometheus-client's collector protocol: gauges and counters read off the scheduler when asked for."""
@@ -223,12 +233,12 @@ class Status:
             "num_running_reqs": scheduler.num_running,
             "num_queue_reqs": len(scheduler.waiting),
             "gen_throughput": self._engine.gen_throughput,
-            "cache_hit_rate": 0.0,
+            "cache_hit_rate": self._engine.hit_rate.last,
             "token_usage": used / pool,
             "full_token_usage": used / pool,
             "num_used_tokens": used,
-            "kv_available_tokens": pool - used,
-            "kv_evictable_tokens": 0,
+            "kv_available_tokens": scheduler.available_tokens,
+            "kv_evictable_tokens": scheduler.cache.evictable,
             "kv_used_tokens": used,
         }
         counters = {
@@ -236,13 +246,17 @@ class Status:
             "num_aborted_requests": totals.aborted,
             "prompt_tokens": totals.prompt_tokens,
             "generation_tokens": totals.generated_tokens,
+            "cached_tokens": totals.cached_tokens,
+            "evicted_tokens": scheduler.cache.evicted,
         }
+        sources = {"cached_tokens": {"cache_source": "device"}, "evicted_tokens": {"cache_type": "RadixCache"}}
         names, values = list(self._labels), list(self._labels.values())
         for name, value in gauges.items():
             gauge = GaugeMetricFamily(f"sglang:{name}", name.replace("_", " "), labels=names)
             gauge.add_metric(values, value)
             yield gauge
         for name, value in counters.items():
-            counter = CounterMetricFamily(f"sglang:{name}", name.replace("_", " "), labels=names)
-            counter.add_metric(values, value)
+            labels = self._labels | sources.get(name, {})
+            counter = CounterMetricFamily(f"sglang:{name}", name.replace("_", " "), labels=list(labels))
+            counter.add_metric(list(labels.values()), value)
             yield counter

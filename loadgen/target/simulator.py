@@ -14,9 +14,11 @@ _STOP_TIMEOUT = 5.0
 
 
 def arguments(target: SimulatorTarget) -> list[str]:
-    """The command line of the simulator for this target, in SGLang's own flag names."""
-    given = target.server.model_dump(exclude_none=True)
-    flags = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    """The command line of the simulator for this target, in SGLang's own flag names. A bool is a flag, or is not."""
+    flags: list[str] = []
+    for key, value in target.server.model_dump(exclude_none=True).items():
+        if value is not False:
+            flags += [f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])]
     coefficients = [f"{key}={value!r}" for key, value in target.step_time.model_dump(exclude_none=True).items()]
     return [*flags, *(["--step-time", *coefficients] if coefficients else [])]
 
