@@ -33,7 +33,8 @@ class Overlap:
             self._prefills.append((exchange.sent, exchange.at[0]))
 
     def as_dict(self) -> dict[str, Any]:
-        """Gaps in seconds, clear and overlapped; prefills, and how many of them met how many background streams."""
+        """Gaps in seconds: clear, overlapped, and for each prefill and each stream that it met the longest; prefills,
+        and how many of them met how many background streams."""
         sent = np.array(sorted(at for at, _ in self._prefills))
         first = np.array(sorted(at for _, at in self._prefills))
         clear, overlapped = [], []
@@ -43,16 +44,28 @@ class Overlap:
             gaps = np.diff(at)
             overlapped.append(gaps[met])
             clear.append(gaps[~met])
-        met_by = [
-            sum(bool(at[0] <= begun and at[-1] >= ended) for at in self._chunks) for begun, ended in self._prefills
-        ]
+        met_by, longest = [], []
+        for begun, ended in self._prefills:
+            met_by.append(sum(bool(at[0] <= begun and at[-1] >= ended) for at in self._chunks))
+            longest += [self._longest(at, begun, ended) for at in self._chunks]
         return {
-            "gaps": {"clear": _summary(clear), "overlapped": _summary(overlapped)},
+            "gaps": {
+                "clear": _summary(clear),
+                "overlapped": _summary(overlapped),
+                "longest": _summary([np.array([gap for gap in longest if gap is not None])]),
+            },
             "prefills": len(met_by),
             "full": self.asked.full,
             "met_full": sum(streams >= self.asked.full for streams in met_by),
             "met_by": {str(streams): met_by.count(streams) for streams in sorted(set(met_by))},
         }
+
+    @staticmethod
+    def _longest(at: NDArray[np.float64], begun: float, ended: float) -> float | None:
+        """The longest of a stream's gaps that overlap this prefill; None where none does."""
+        beginning, after = np.searchsorted(at, [begun, ended], side="right")
+        around = at[max(beginning - 1, 0) : after + 1]
+        return float(np.diff(around).max()) if around.size > 1 else None
 
 
 def _summary(parts: list[NDArray[np.float64]]) -> dict[str, Any]:

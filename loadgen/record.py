@@ -149,6 +149,7 @@ class _Prompts:
     tokens: int = 0
     cached: int = 0
     hits: int = 0  # requests
+    explicable: int = 0  # requests of which is known what they share with earlier ones
     shared: int = 0
     unexplained: int = 0
 
@@ -169,6 +170,7 @@ class _Prompts:
             self.hits += cached > 0
             if (shared := exchange.request.shared) is not None:
                 explained = shared * server / asked if asked else shared  # chat's words are several tokens each
+                self.explicable += 1
                 self.shared += round(explained)
                 if cached > explained + SLACK:
                     self.unexplained += round(cached - explained)
@@ -177,7 +179,8 @@ class _Prompts:
         lengths = {"requests": self.counted, "differ": self.differ, "most": self.most}
         tokens = {"asked_tokens": self.asked, "server_tokens": self.server}
         cache = {"requests": self.reported, "hits": self.hits, "prompt_tokens": self.tokens}
-        cache |= {"cached_tokens": self.cached, "shared_tokens": self.shared, "unexplained_tokens": self.unexplained}
+        cache |= {"cached_tokens": self.cached, "unexplained_tokens": self.unexplained}
+        cache |= {"shared_known": self.explicable, "shared_tokens": self.shared}
         rate = self.cached / self.tokens if self.tokens else None
         return {"lengths": lengths | tokens, "cache": cache | {"hit_rate": rate}}
 

@@ -37,7 +37,14 @@ GOOD: dict[str, Any] = {
     "throughput": {"output_tokens_per_s": 320.0},
     "prompts": {
         "lengths": {"requests": 1000, "differ": 0, "most": 0, "asked_tokens": 256_000, "server_tokens": 256_000},
-        "cache": {"requests": 1000, "hits": 0, "prompt_tokens": 256_000, "cached_tokens": 0, "shared_tokens": 0}
+        "cache": {
+            "requests": 1000,
+            "hits": 0,
+            "prompt_tokens": 256_000,
+            "cached_tokens": 0,
+            "shared_tokens": 0,
+            "shared_known": 1000,
+        }
         | {"unexplained_tokens": 0, "hit_rate": 0.0},
     },
     "target": {

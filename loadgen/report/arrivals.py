@@ -30,18 +30,23 @@ def shown(scenario: Scenario, seed: int) -> RenderableType:
         if not scenario.measure.duration and count is None and one.workload.finite:
             offsets = offsets[: sum(1 for _ in one.workload.prompts().requests(stream(seed, "count")))]
         span = scenario.measure.duration or (offsets[-1] if offsets else 0.0)
-        what = {"closed": "users begin", "sessions": "conversations begin"}.get(table.kind, "requests are due")
-        parts.append(Text(f"{one.name + ': ' if one.name else ''}{table.kind}, seed {seed}: when {what}", style="bold"))
-        parts += [arrivals_report(one.process(), offsets, span), Text()]
+        after = f", counted from {one.begin:g} s on" if one.begin else ""
+        what = "conversations begin" if isinstance(table, SessionsArrivals) else "requests are due"
+        name = f"{one.name}: " if one.name else ""
         if isinstance(table, ClosedArrivals):
+            parts.append(Text(f"{name}{table.kind}: the answers set the rate", style="bold"))
             think = table.think_time.distribution().mean
             most = f"at most {table.users / think:,.4g} requests/s" if think else "as fast as the server answers"
             parts.append(
-                Text(f"{table.users} users, thinking {think:g} s on average: {most}; the answers set the rate")
+                Text(f"{table.users} users begin within {table.spread:g} s, evenly, and think for {think:g} s: {most}")
             )
-        elif isinstance(table, SessionsArrivals):
+            continue
+        parts.append(Text(f"{name}{table.kind}, seed {seed}: when {what}{after}", style="bold"))
+        since = [offset - one.begin for offset in offsets]
+        parts += [arrivals_report(one.process(), since, max(span - one.begin, 0.0)), Text()]
+        if isinstance(table, SessionsArrivals):
             turns, think = table.turns.distribution().mean, table.think_time.distribution().mean
-            parts.append(Text(f"{turns:g} turns on average, {think:g} s apart from answer to question"))
+            parts.append(Text(f"{turns:g} turns on average, {think:g} s from an answer to the next turn"))
     return Group(*parts)
 
 

@@ -117,11 +117,11 @@ def _prompts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not cache["requests"]:
         yield "cache", f"hits are not reported by this server; {_flushed(data)}"
         return
-    shared = f"{cache['shared_tokens']:,} were in an earlier prompt" if cache["shared_tokens"] else "nothing is shared"
+    shared = f"{cache['shared_tokens']:,} were in an earlier prompt; " if cache["shared_known"] else ""
     yield (
         "cache",
         f"{cache['hit_rate']:.1%} hit: {cache['cached_tokens']:,} of {cache['prompt_tokens']:,} prompt tokens, in "
-        f"{cache['hits']} of {cache['requests']} requests; {shared}; {_flushed(data)}",
+        f"{cache['hits']} of {cache['requests']} requests; {shared}{_flushed(data)}",
     )
 
 
@@ -134,10 +134,9 @@ def _interference(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not (found := data.get("interference")):
         return
     names = data["scenario"]["interference"]
-    for kind in ("clear", "overlapped"):
-        gaps = found["gaps"][kind]
-        figures = ", ".join(f"{q} {_figure(gaps, q)}" for q in data["scenario"]["measure"]["quantiles"])
-        yield f"{kind}", f"{gaps['count']:,} gaps of {names['background']}: {figures}, max {_ms(gaps['max'])} ms"
+    for kind, gaps in found["gaps"].items():
+        figures = ", ".join(f"{q} {_figure(gaps, q)}" for q in ("p50", "p90", "p99"))
+        yield kind, f"{gaps['count']:,} gaps of {names['background']}: {figures}, max {_ms(gaps['max'])} ms"
     yield (
         "met",
         f"{found['met_full']} of {found['prefills']} prefills of {names['injected']} met a full background batch of "

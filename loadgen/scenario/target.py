@@ -22,7 +22,9 @@ class SimulatorServer(Table):
     context_length: Count | None = None
     decode_log_interval: Count | None = None
     stream_interval: Count | None = None
-    disable_radix_cache: bool | None = Field(None, description="keep no prefixes; by default they are kept, as in SGLang")
+    disable_radix_cache: bool | None = Field(
+        None, description="keep no prefixes; by default they are kept, as in SGLang"
+    )
 
 
 Coefficient = Annotated[float, Field(ge=0, le=1e3)]

@@ -33,7 +33,16 @@ async def launch(target: SimulatorTarget, log: Path) -> AsyncIterator[str]:
     try:
         with log.open("wb") as stderr:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "loadgen.simulator", "--port", "0", "--exit-with-parent", *arguments(target)),
+                *(
+                    sys.executable,
+                    "-m",
+                    "loadgen.simulator",
+                    "--port",
+                    "0",
+                    "--enable-cache-report",
+                    "--exit-with-parent",
+                    *arguments(target),
+                ),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
