@@ -63,7 +63,7 @@ class Overlap:
     @staticmethod
     def _longest(at: NDArray[np.float64], begun: float, ended: float) -> float | None:
         """The longest of a stream's gaps that overlap this prefill; None where none does."""
-        beginning, after = np.searchsorted(at, [begun, ended], side="right")
+        beginning, after = np.searchsorted(at, begun, side="right"), np.searchsorted(at, ended, side="left")
         around = at[max(beginning - 1, 0) : after + 1]
         return float(np.diff(around).max()) if around.size > 1 else None
 
