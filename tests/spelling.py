@@ -7,6 +7,8 @@ from itertools import takewhile
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from loadgen.exchange import Request
+
 SPECIAL = ["<unk>", "<s>", "</s>"]
 KINDS = ("bytes", "pieces", "words")
 
@@ -35,13 +37,13 @@ def trained(kind: str) -> str:
         )
         tokenizer.train_from_iterator(corpus(), trainer)
     elif kind == "pieces":
-        tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+        tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL[0]))
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
         tokenizer.decoder = decoders.Metaspace()
         trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=SPECIAL, show_progress=False)
         tokenizer.train_from_iterator(corpus(), trainer)
     else:
-        tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+        tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL[0]))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         words = trainers.WordLevelTrainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False)
         tokenizer.train_from_iterator(corpus(), words)
@@ -51,3 +53,8 @@ def trained(kind: str) -> str:
 def common(a: Sequence[int], b: Sequence[int]) -> int:
     """How many leading elements are equal, counted one by one."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+def ids_of(request: Request) -> list[int]:
+    assert not isinstance(request.prompt, str | tuple)
+    return list(request.prompt)

@@ -4,13 +4,14 @@ import itertools
 from collections import Counter
 from dataclasses import replace
 from math import prod, sqrt
+from statistics import mean, stdev
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from spelling import common
+from spelling import common, ids_of
 
 from loadgen.exchange import Request
 from loadgen.workload import Constant, SharedPrefix, Uniform
@@ -24,7 +25,7 @@ def take(workload: SharedPrefix, n: int = 100, seed: int = 0) -> list[Request]:
 
 
 def parts(workload: SharedPrefix, system_len: int = 6) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    prompts = [tuple(request.prompt) for request in take(workload)]
+    prompts = [tuple(ids_of(request)) for request in take(workload)]
     return [prompt[:system_len] for prompt in prompts], [prompt[system_len:] for prompt in prompts]
 
 
@@ -60,7 +61,7 @@ def test_a_group_shares_its_system_prompt_and_nothing_more() -> None:
     requests = take(replace(PLAIN, system_len=Uniform(1, 20), question_len=Uniform(1, 9)), 60)
     lengths: dict[object, set[int]] = {}
     for a, b in itertools.combinations(requests, 2):
-        if shared := common(a.prompt, b.prompt):  # type: ignore[arg-type]
+        if shared := common(ids_of(a), ids_of(b)):
             lengths.setdefault(a.prompt[0], set()).add(shared)
     assert len(lengths) == 3
     assert all(len(shared) == 1 for shared in lengths.values())
@@ -129,10 +130,7 @@ def test_a_cache_without_limit_hits_as_often_as_the_theory_says() -> None:
     workload = SharedPrefix(12, 0.9, Uniform(5, 25), Uniform(1, 9), Constant(1), VOCAB)
     rates = []
     for seed in range(200):
-        prompts = [request.prompt for request in take(workload, 40, seed)]
-        hits = sum(
-            max((common(prompts[i], prompts[j]) for j in range(i)), default=0)  # type: ignore[arg-type]
-            for i in range(40)
-        )
+        prompts = [ids_of(request) for request in take(workload, 40, seed)]
+        hits = sum(max((common(prompts[i], prompts[j]) for j in range(i)), default=0) for i in range(40))
         rates.append(hits / (40 * (15 + 5)))
-    assert np.mean(rates) == pytest.approx(workload.expected_hit_rate(40), abs=4 * np.std(rates) / sqrt(200))
+    assert mean(rates) == pytest.approx(workload.expected_hit_rate(40), abs=4 * stdev(rates) / sqrt(200))
