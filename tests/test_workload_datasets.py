@@ -49,8 +49,8 @@ def test_what_sglang_would_keep_is_kept(conversations: list[list[int]], max_len:
             continue
         expected.append((prompt_len, output_len))
     texts = [[say(n) for n in lengths] for lengths in conversations]
-    output_len = None if fixed is None else Constant(fixed)
-    requests = made(ShareGpt(texts, output_len, WORDS, max_len, shuffle=False))
+    outputs = None if fixed is None else Constant(fixed)
+    requests = made(ShareGpt(texts, outputs, WORDS, max_len, shuffle=False))
     assert [(request.text_len, request.output_len) for request in requests] == expected
     assert [request.prompt for request in requests] == [say(n) for n, _ in expected]
     assert [request.index for request in requests] == list(range(len(expected)))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spelling import KINDS, SPECIAL, corpus, ids_of, trained
 from tokenizers import Tokenizer as Model
-from tokenizers import models
+from tokenizers import decoders, models, normalizers
 
 from loadgen.exchange import Request
 from loadgen.workload import Constant, SharedPrefix, Tokenizer, TokenizerError, Uniform, as_ids, as_text
@@ -103,15 +103,23 @@ def test_a_text_has_as_many_tokens_as_its_ids_were_whatever_they_are(kind: str, 
 
 
 @pytest.mark.parametrize("ids", [[0], [0, 0], [0] * 3, [0] * 7, [1, 0, 1], [2] * 5])
-def test_the_count_is_the_real_one_where_no_text_can_be_exact(ids: list[int]) -> None:
-    """Of as, two are one token and four are: no text of them has two tokens but three as and six."""
-    model = models.BPE({"a": 0, "aa": 1, "aaaa": 2}, [("a", "a"), ("aa", "aa")])
-    tokenizer = Tokenizer(Model(model))
+def test_the_count_is_the_real_one_and_never_further_off_where_tokens_grow_together(ids: list[int]) -> None:
+    """Two as are one token, and four are; there are no words to fill up with."""
+    model = Model(models.BPE({"a": 0, "aa": 1, "aaaa": 2}, [("a", "a"), ("aa", "aa")]))
+    model.decoder = decoders.Fuse()
+    tokenizer = Tokenizer(model)
     assert len(tokenizer.words) == 0
     text, tokens = tokenizer.text_of(ids)
     assert tokens == len(tokenizer.encode(text))
     first = len(tokenizer.encode(tokenizer.decode(ids)))
     assert abs(tokens - len(ids)) <= abs(first - len(ids))
+
+
+def test_a_text_that_cannot_be_exact_has_its_real_count() -> None:
+    """Texts are made lower case, and the vocabulary has capitals only: no text has any token."""
+    model = Model(models.BPE({"A": 0, "B": 1}, []))
+    model.normalizer = normalizers.Lowercase()
+    assert Tokenizer(model).text_of([0, 1, 1]) == ("A B B", 0)
 
 
 @every_kind
