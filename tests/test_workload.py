@@ -9,7 +9,18 @@ from scipy import stats
 
 from loadgen.exchange import Request
 from loadgen.schedule import fingerprint_of_requests, stream
-from loadgen.workload import Constant, Lognormal, RandomTokens, Uniform, sglang_range, vllm_range
+from loadgen.workload import (
+    Constant,
+    Lognormal,
+    RandomTokens,
+    SharedPrefix,
+    ShareGpt,
+    TracePrompts,
+    Uniform,
+    Workload,
+    sglang_range,
+    vllm_range,
+)
 
 
 def take(workload: RandomTokens, n: int, seed: int = 0) -> list[Request]:
@@ -73,6 +84,21 @@ def test_a_longer_run_begins_with_the_shorter_ones_prompts() -> None:
 )
 def test_prompts_are_those_that_old_records_were_made_with(workload: RandomTokens, fingerprint: str) -> None:
     """Golden: 200 requests as 0.1.0 drew them when this was one module. A change here moves fingerprints."""
+    requests = itertools.islice(workload.requests(stream(7, "workload")), 200)
+    assert fingerprint_of_requests(requests) == fingerprint
+
+
+@pytest.mark.parametrize(
+    ("workload", "fingerprint"),
+    [
+        (SharedPrefix(5, 1.1, Uniform(10, 50), Uniform(1, 9), Uniform(1, 99), 4096), "f6e5d49cd1204b5e"),
+        (TracePrompts([40, 70, 70], [1, 2, 3], 4096, [[1, 2, 3], [1, 2, 4, 5, 6], [1, 7]], 16), "a0f2b9e3d5afba8f"),
+        (TracePrompts([40, 70, 70], [1, 2, 3], 4096), "891cb831b2f8e967"),
+        (ShareGpt([[str(i), ""] for i in range(40)], Uniform(1, 99), repeat=True), "7a26fd9184c46179"),
+    ],
+)
+def test_other_workloads_draw_the_same_on_every_machine(workload: Workload, fingerprint: str) -> None:
+    """Golden: 200 requests, or what there are, as this package first drew them. A change here moves fingerprints."""
     requests = itertools.islice(workload.requests(stream(7, "workload")), 200)
     assert fingerprint_of_requests(requests) == fingerprint
 

@@ -69,6 +69,8 @@ def test_output_lengths_do_not_move_the_order_nor_what_is_left_out_the_output_le
     answers = made(ShareGpt(CONVERSATIONS, tokenizer=WORDS))
     drawn = made(ShareGpt(CONVERSATIONS, Uniform(5, 500), WORDS))
     assert [request.prompt for request in answers] == [request.prompt for request in drawn]
+    passes = [made(ShareGpt(CONVERSATIONS, length, WORDS, repeat=True), 100) for length in (None, Uniform(5, 500))]
+    assert [request.prompt for request in passes[0]] == [request.prompt for request in passes[1]]
     shorter = made(ShareGpt(CONVERSATIONS, Uniform(5, 500), WORDS, max_len=300))
     assert 0 < len(shorter) < len(drawn)
     pairs = {(request.prompt, request.output_len) for request in drawn}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spelling import KINDS, SPECIAL, corpus, ids_of, trained
 from tokenizers import Tokenizer as Model
-from tokenizers import decoders, models, normalizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from loadgen.exchange import Request
 from loadgen.workload import Constant, SharedPrefix, Tokenizer, TokenizerError, Uniform, as_ids, as_text
@@ -81,6 +81,16 @@ def test_words_are_ordinary_ids_and_there_are_many(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
     assert set(tokenizer.words) <= set(tokenizer.ordinary_ids)
     assert len(tokenizer.words) > 90
+    first = tokenizer.words[0]
+    apart = tokenizer.decode([first]) + " "
+    assert all(tokenizer.decode([first, id_]).startswith(apart) for id_ in tokenizer.words)
+
+
+def test_an_id_whose_text_is_read_as_another_is_no_word() -> None:
+    model = Model(models.WordLevel({"Ba": 0, "ba": 1, "Ro": 2, "ro": 3}, unk_token="ba"))  # noqa: S106 - a word
+    model.normalizer = normalizers.Lowercase()
+    model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    assert list(Tokenizer(model).words) == [1, 3]
 
 
 @every_kind
