@@ -33,8 +33,9 @@ class SharedPrefix:
 
     @cached_property
     def _shares(self) -> NDArray[np.float64]:
-        weights: NDArray[np.float64] = np.arange(1, self.groups + 1, dtype=float) ** -self.zipf
-        return np.asarray(weights / weights.sum(), float)
+        weights = np.arange(1, self.groups + 1, dtype=float) ** -self.zipf
+        shares: NDArray[np.float64] = weights / weights.sum()
+        return shares
 
     def share(self, k: int) -> float:
         """The part of all requests that the group of rank `k`, from 1, is expected to have."""

@@ -1,10 +1,11 @@
 """A trace's requests as prompts: of the lengths it has, and sharing what it says was shared."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from loadgen.exchange import Request
 from loadgen.workload.tokens import Alphabet, packed
@@ -30,7 +31,7 @@ class TracePrompts:
     input_len: Sequence[int]
     output_len: Sequence[int]
     vocab_size: int
-    blocks: Sequence[ArrayLike] | None = None
+    blocks: Sequence[Iterable[int]] | None = None
     block_size: int | None = None
     salt: int | None = None
     ids_from: int = 10
@@ -59,13 +60,16 @@ class TracePrompts:
             yield Request(index, packed(np.concatenate([prompt, fresh])), int(output_len))
 
 
-def contents_of(blocks: ArrayLike, needed: int, block_size: int, salt: int, alphabet: Alphabet) -> NDArray[np.int32]:
+def contents_of(
+    blocks: Iterable[int], needed: int, block_size: int, salt: int, alphabet: Alphabet
+) -> NDArray[np.int32]:
     """The tokens of the first `needed` blocks.
 
     SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), which is a
     hash of a counter: all tokens of a prompt come out of one pass, and none depends on which blocks were made before.
     """
-    hashes = np.atleast_1d(np.asarray(blocks))[:needed].astype(np.uint64)
+    # one by one: numpy makes floats, and other ids, of a list that has some from 2⁶³ on
+    hashes = np.fromiter((int(id_) % 2**64 for id_ in islice(blocks, needed)), np.uint64)
     seeds = mixed(mixed(hashes + np.uint64(GOLDEN)) ^ np.uint64(salt % 2**64))
     steps = np.arange(1, block_size + 1, dtype=np.uint64) * np.uint64(GOLDEN)
     drawn = mixed(seeds[:, np.newaxis] + steps).ravel()
