@@ -1,5 +1,6 @@
 """The scheduler over its prefix cache, in virtual time and over HTTP: conservation, rules by hand, what it tells."""
 
+import asyncio
 import json
 import urllib.request
 from itertools import count
@@ -7,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from serving import FAST, simulator
 from test_radix import contents
 
-from loadgen.simulator.engine import HitRate
+from loadgen.simulator.engine import Engine, HitRate
 from loadgen.simulator.scheduler import Limits, Scheduler, Step
 from loadgen.simulator.sequence import Sequence, Stage
+from loadgen.simulator.status import Settings, Status
 from loadgen.simulator.steptime import StepTime
 
 
@@ -83,10 +86,16 @@ def test_a_prompt_that_is_cut_is_in_the_cache_between_its_steps() -> None:
     assert steps == [([32], 0), ([32], 0), ([32], 0), ([4, 4], 96)]
 
 
-@pytest.mark.parametrize("disabled", [False, True])
-def test_a_shared_prefix_counts_once_in_what_is_admitted(disabled: bool) -> None:
-    """70 of 100 tokens are promised to the first. The second asks for 80, of which it shares 60."""
-    scheduler = Scheduler(Limits(max_total_tokens=100, disable_radix_cache=disabled), StepTime())
+def test_what_a_cut_prompt_found_is_told_once() -> None:
+    scheduler = Scheduler(Limits(chunked_prefill_size=32), StepTime())
+    steps = one_by_one(scheduler, asking(list(range(10)), 1), asking(list(range(60)), 1))
+    assert [(step.new, step.cached) for step in steps] == [([10], 0), ([32], 10), ([18], 0)]
+
+
+@pytest.mark.parametrize(("pool", "disabled"), [(90, False), (89, False), (100, True)])
+def test_a_shared_prefix_counts_once_in_what_is_admitted(pool: int, disabled: bool) -> None:
+    """70 tokens are promised to the first. The second asks for 80, of which it shares 60."""
+    scheduler = Scheduler(Limits(max_total_tokens=pool, disable_radix_cache=disabled), StepTime())
     first, second = asking(list(range(60)), 10), asking(list(range(70)), 10)
     scheduler.submit(first)
     step = scheduler.next_step(0.0)
@@ -95,7 +104,7 @@ def test_a_shared_prefix_counts_once_in_what_is_admitted(disabled: bool) -> None
     scheduler.submit(second)
     step = scheduler.next_step(1.0)
     assert step is not None
-    if disabled:
+    if disabled or pool < 70 + 80 - 60:
         assert (step.kind, second.admitted) == ("decode", None)
     else:
         assert (step.kind, step.new, second.cached) == ("prefill", [10], 60)
@@ -230,6 +239,27 @@ def test_the_recent_hit_rate_forgets_after_fifteen_seconds() -> None:
         rate.count(Step("prefill", start, 1.0, [], [new], cached, in_graph=False))
     assert rate.last == 0.9
     assert rate.recent == (60 + 90) / (90 + 100)
+
+
+def test_the_waiting_tokens_are_told_less_what_the_cache_may_have_of_them() -> None:
+    """The last 20 of a prompt that was cut are left to prefill once its first step has ended; of 101 waiting tokens a
+    quarter is expected to be cached."""
+
+    async def told(engine: Engine) -> int:
+        answer = await Status(engine, Settings()).loads(make_mocked_request("GET", "/v1/loads"))
+        assert isinstance(answer.body, bytes)
+        tokens: int = json.loads(answer.body)["loads"][0]["num_waiting_uncached_tokens"]
+        return tokens
+
+    scheduler = Scheduler(Limits(chunked_prefill_size=32), StepTime())
+    engine = Engine(scheduler, decode_log_interval=40)
+    engine.hit_rate.recent = 0.25
+    for length in (52, 101):
+        scheduler.submit(asking([length] * length, 1))
+    step = scheduler.next_step(0.0)
+    assert step is not None
+    scheduler.complete(step)
+    assert asyncio.run(told(engine)) == 20 + 75
 
 
 # ── over HTTP ──

@@ -27,6 +27,10 @@ class Node:
     children: dict[int, "Node"] = field(default_factory=dict)  # by their first token
     queued: bool = False  # for eviction
 
+    @property
+    def evictable(self) -> bool:
+        return self.parent is not None and not self.locks and not self.children
+
 
 class RadixCache:
     """The tree and its sizes, in tokens."""
@@ -90,7 +94,7 @@ class RadixCache:
             node.queued = False
             if node.used > used:
                 self._offer(node)  # it was used since it was queued
-            elif node.parent and not node.locks and not node.children:
+            elif node.parent and node.evictable:
                 freed += node.ids.size
                 del node.parent.children[node.ids.item(0)]
                 self._offer(node.parent)
@@ -100,7 +104,7 @@ class RadixCache:
 
     def _offer(self, node: Node) -> None:
         """Queue a leaf that may be evicted. What is no longer one when its turn comes is offered anew when it is."""
-        if node.parent and not node.locks and not node.children and not node.queued:
+        if node.evictable and not node.queued:
             node.queued = True
             heappush(self._queue, (node.used, node))
 

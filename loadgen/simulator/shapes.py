@@ -42,10 +42,13 @@ def _token(word: str, vocab_size: int) -> int:
 
 
 def chat_text(messages: list[Json]) -> str:
-    """The prompt of a chat, each message after the name of its role. It ends where the assistant begins to speak, so
-    that the prompt and its answer are a prefix of the next turn's prompt; empty where nobody said anything."""
-    turns = [f"{message.get('role')} {_said(message.get('content'))}" for message in messages]
-    return " ".join([*turns, "assistant"]) if turns else ""
+    """The prompt of a chat: each message after the name of its role, but the assistant's as they were generated, so
+    that a prompt and its answer are a prefix of the next turn's prompt."""
+    return " ".join(_turn(message.get("role"), _said(message.get("content"))) for message in messages)
+
+
+def _turn(role: Any, said: str) -> str:
+    return said if role == "assistant" else f"{role} {said}"
 
 
 def _said(content: Any) -> str:
