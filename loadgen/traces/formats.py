@@ -10,9 +10,13 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from loadgen.traces.lines import Wrong, cells, json_object, number, shown
 
 LONGEST = 10**9  # tokens in a prompt or an answer
+TIES = 0.05  # share of equal neighbours above which stamps are quantised
 
 
 @dataclass(frozen=True)
@@ -26,19 +30,31 @@ class Format:
     per_second: int = 1
     block_size: int | None = None
     also: tuple[str, ...] = ()  # what else sets it apart
-    quantised: bool = False  # its stamps may stand for a span of time
+    bin: "Callable[[NDArray[np.float64]], float | None] | None" = None  # of its first stamps: what one stands for
 
     @property
     def names(self) -> tuple[str, ...]:
         return (self.stamp, self.input_len, self.output_len, *self.also)
 
 
+def _of_whole_seconds(stamps: NDArray[np.float64]) -> float | None:
+    return 1.0 if (stamps == np.floor(stamps)).all() else None
+
+
+def _of_ties(stamps: NDArray[np.float64]) -> float | None:
+    """The median distance between distinct stamps, where more than TIES of the neighbours are equal."""
+    distances = np.diff(np.unique(stamps))
+    if len(stamps) < 2 or not len(distances) or 1 - len(distances) / (len(stamps) - 1) <= TIES:
+        return None
+    return float(np.median(distances))
+
+
 # A format that asks for more names stands before one that asks for fewer of them.
 FORMATS = {
     "azure": Format("TIMESTAMP", "ContextTokens", "GeneratedTokens", csv=True, per_second=10**9),
-    "burstgpt": Format("Timestamp", "Request tokens", "Response tokens", csv=True, quantised=True),
+    "burstgpt": Format("Timestamp", "Request tokens", "Response tokens", csv=True, bin=_of_whole_seconds),
     "bailian": Format("timestamp", "input_length", "output_length", block_size=16, also=("chat_id",)),
-    "mooncake": Format("timestamp", "input_length", "output_length", per_second=1000, block_size=512, quantised=True),
+    "mooncake": Format("timestamp", "input_length", "output_length", per_second=1000, block_size=512, bin=_of_ties),
     "record": Format("due", "input_tokens", "output_tokens", also=("index", "outcome")),
 }
 
