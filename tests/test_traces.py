@@ -214,24 +214,30 @@ def test_block_hits_are_those_of_a_tree_of_prefixes(blocks: list[list[int]]) -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc; ru_maxrss begins with the parent's")
-def test_two_million_rows_fit_into_300_mb(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("window", "bytes_a_row"), [("", 28), (", start=100, stop=101", 0), (", limit=1000", 0)])
+def test_memory_grows_with_what_is_kept_alone(window: str, bytes_a_row: int, tmp_path: Path) -> None:
+    """24 bytes a row in columns that grow by an eighth; 4 MB for all else. Two million rows come to 60 MB so."""
     path = tmp_path / "a.csv"
+    rows = 200_000
     with path.open("w") as file:
         file.write(AZURE + "\n")
-        for i in range(0, 2_000_000, 1000):
-            minute, second = divmod(i // 1000, 60)
-            stamp = f"2024-05-10 {minute // 60:02}:{minute % 60:02}:{second:02}"
-            file.writelines(f"{stamp}.{k:03}0000+00:00,{k + 1},{i % 999 + 1}\n" for k in range(1000))
-    program = (
-        "import sys; from pathlib import Path; from loadgen.traces import read_trace;"
-        "trace = read_trace(Path(sys.argv[1]));"
-        "peak = Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0];"
-        "print(len(trace.at), trace.at[-1], peak)"
-    )
+        for i in range(rows):
+            second, k = divmod(i, 1000)
+            file.write(f"2024-05-10 00:{second // 60:02}:{second % 60:02}.{k:03}0000+00:00,{k + 1},{second + 1}\n")
+    program = f"""
+import sys
+from pathlib import Path
+from loadgen.traces import read_trace
+def peak():
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
+before = peak()
+trace = read_trace(Path(sys.argv[1]){window})
+print(len(trace.at), trace.at[-1], peak() - before)
+"""
     out = subprocess.run([sys.executable, "-c", program, path], check=True, capture_output=True, text=True).stdout
-    rows, last, peak = out.split()
-    assert (int(rows), float(last)) == (2_000_000, 1999.999)
-    assert int(peak) < 300_000  # KiB
+    kept, last, grown = out.split()
+    assert (int(kept), float(last)) == (1000 if window else rows, pytest.approx(0.999 if window else 199.999))
+    assert int(grown) < bytes_a_row * rows + 4e6
 
 
 PUBLIC = os.environ.get("LOADGEN_TRACES")

@@ -148,7 +148,7 @@ ROWS = {
     '{"input_ids": [true]}\n': ":1: input_ids: expected a list of token ids, whole numbers from 0 to 2,147,483,647, go",
     '{"input_ids": [2147483648]}\n': ":1: input_ids: expected a list of token ids, whole numbers from 0 to 2,147,483,",
     '{"input_ids": [1, 2], "input_len": 3}\n': ":1: input_len 3 with 2 input_ids: expected the same",
-    '{"prompt": "a", "output_len": 0}\n': ":1: output_len: expected a whole number of tokens from 1 to 999,999,999, got 0",
+    '{"prompt": "a", "output_len": 0}\n': ":1: output_len: expected a whole number of tokens from 1 to 999,999,999",
     '{"prompt": "a", "timestamp": -1}\n': ":1: timestamp: expected a number from 0 on, got -1",
     '{"prompt": "a"}\n{"prompt": "a", "timestamp": 1}\n': ":2: timestamp here: expected one in every row or in none",
     '{"prompt": "a", "timestamp": 2}\n{"prompt": "a", "timestamp": 1}\n': ":2: timestamp 1.0 comes after 2.0 of line 1",

@@ -198,17 +198,24 @@ class _Instants:
     aware: bool | None = None
 
     def __call__(self, text: str) -> int:
-        if match := _INSTANT.fullmatch(text):
-            second, fraction, zone = match.groups()
-            if (zone is not None) is not self.aware:
-                if self.aware is not None:
-                    raise Wrong(f"expected stamps all with an offset from UTC or all without, got {shown(text)}")
-                self.aware = zone is not None
-            with suppress(ValueError):  # a thirteenth month
-                return _second(second + (zone or "Z")) * 10**9 + (int(fraction.ljust(9, "0")) if fraction else 0)
-        raise Wrong(f"expected a stamp such as 2023-11-16 18:15:46.6805900, got {shown(text)}")
+        match = _INSTANT.fullmatch(text)
+        if not match:
+            raise _no_instant(text)
+        second, fraction, zone = match.groups()
+        if (zone is not None) is not self.aware:
+            if self.aware is not None:
+                raise Wrong(f"expected stamps all with an offset from UTC or all without, got {shown(text)}")
+            self.aware = zone is not None
+        return _second(second, zone) + (int(fraction.ljust(9, "0")) if fraction else 0)
 
 
-@lru_cache(1024)
-def _second(stamp: str) -> int:
-    return int(datetime.fromisoformat(stamp).timestamp())
+@lru_cache(1024)  # neighbours share it
+def _second(stamp: str, zone: str | None) -> int:
+    try:
+        return int(datetime.fromisoformat(stamp + (zone or "Z")).timestamp()) * 10**9
+    except ValueError:  # a thirteenth month
+        raise _no_instant(stamp) from None
+
+
+def _no_instant(text: str) -> Wrong:
+    return Wrong(f"expected a stamp such as 2023-11-16 18:15:46.6805900, got {shown(text)}")
