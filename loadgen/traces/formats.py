@@ -10,9 +10,13 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from loadgen.traces.lines import Wrong, cells, json_object, number, shown
 
-LONGEST = 10**9  # tokens in a prompt or an answer
+LONGEST = 10**9 - 1  # tokens in a prompt or an answer
+TIES = 0.05  # share of equal neighbours above which stamps are quantised
 
 
 @dataclass(frozen=True)
@@ -26,19 +30,31 @@ class Format:
     per_second: int = 1
     block_size: int | None = None
     also: tuple[str, ...] = ()  # what else sets it apart
-    quantised: bool = False  # its stamps may stand for a span of time
+    bin: "Callable[[NDArray[np.float64]], float | None] | None" = None  # of its first stamps: what one stands for
 
     @property
     def names(self) -> tuple[str, ...]:
         return (self.stamp, self.input_len, self.output_len, *self.also)
 
 
+def _of_whole_seconds(stamps: NDArray[np.float64]) -> float | None:
+    return 1.0 if (stamps == np.floor(stamps)).all() else None
+
+
+def _of_ties(stamps: NDArray[np.float64]) -> float | None:
+    """The median distance between distinct stamps, where more than TIES of the neighbours are equal."""
+    distances = np.diff(np.unique(stamps))
+    if len(stamps) < 2 or not len(distances) or 1 - len(distances) / (len(stamps) - 1) <= TIES:
+        return None
+    return float(np.median(distances))
+
+
 # A format that asks for more names stands before one that asks for fewer of them.
 FORMATS = {
     "azure": Format("TIMESTAMP", "ContextTokens", "GeneratedTokens", csv=True, per_second=10**9),
-    "burstgpt": Format("Timestamp", "Request tokens", "Response tokens", csv=True, quantised=True),
+    "burstgpt": Format("Timestamp", "Request tokens", "Response tokens", csv=True, bin=_of_whole_seconds),
     "bailian": Format("timestamp", "input_length", "output_length", block_size=16, also=("chat_id",)),
-    "mooncake": Format("timestamp", "input_length", "output_length", per_second=1000, block_size=512, quantised=True),
+    "mooncake": Format("timestamp", "input_length", "output_length", per_second=1000, block_size=512, bin=_of_ties),
     "record": Format("due", "input_tokens", "output_tokens", also=("index", "outcome")),
 }
 
@@ -154,8 +170,8 @@ def _length(value: object) -> int:
 
 
 def _length_text(text: str) -> int:
-    if text.isdigit() and text.isascii() and len(text) <= 10:
-        return _length(int(text))
+    if text.isdigit() and text.isascii() and len(text) <= 9:
+        return int(text)
     raise Wrong(f"expected a whole number of tokens from 0 to {LONGEST:,}, got {shown(text)}")
 
 
@@ -182,17 +198,24 @@ class _Instants:
     aware: bool | None = None
 
     def __call__(self, text: str) -> int:
-        if match := _INSTANT.fullmatch(text):
-            second, fraction, zone = match.groups()
-            if (zone is not None) is not self.aware:
-                if self.aware is not None:
-                    raise Wrong(f"expected stamps all with an offset from UTC or all without, got {shown(text)}")
-                self.aware = zone is not None
-            with suppress(ValueError):  # a thirteenth month
-                return _second(second + (zone or "Z")) * 10**9 + (int(fraction.ljust(9, "0")) if fraction else 0)
-        raise Wrong(f"expected a stamp such as 2023-11-16 18:15:46.6805900, got {shown(text)}")
+        match = _INSTANT.fullmatch(text)
+        if not match:
+            raise _no_instant(text)
+        second, fraction, zone = match.groups()
+        if (zone is not None) is not self.aware:
+            if self.aware is not None:
+                raise Wrong(f"expected stamps all with an offset from UTC or all without, got {shown(text)}")
+            self.aware = zone is not None
+        return _second(second, zone) + (int(fraction.ljust(9, "0")) if fraction else 0)
 
 
-@lru_cache(1024)
-def _second(stamp: str) -> int:
-    return int(datetime.fromisoformat(stamp).timestamp())
+@lru_cache(1024)  # neighbours share it
+def _second(stamp: str, zone: str | None) -> int:
+    try:
+        return int(datetime.fromisoformat(stamp + (zone or "Z")).timestamp()) * 10**9
+    except ValueError:  # a thirteenth month
+        raise _no_instant(stamp) from None
+
+
+def _no_instant(text: str) -> Wrong:
+    return Wrong(f"expected a stamp such as 2023-11-16 18:15:46.6805900, got {shown(text)}")

@@ -57,7 +57,8 @@ class Faults:
         """
         for each in what:
             if len(self._told) == MOST:
-                raise DataError([*self._told, f"{self.path}: … and more: reading stopped at {place}"])
+                where = f"line {place}" if isinstance(place, int) else place
+                raise DataError([*self._told, f"{self.path}: … and more: reading stopped at {where}"])
             hint = " (the last line, without a line end: was the file cut?)" if cut else ""
             self._told.append(f"{self.path}:{place}: {each}{hint}")
 

@@ -17,7 +17,6 @@ from loadgen.traces.formats import FORMATS, Parser, recognise
 from loadgen.traces.lines import DataError, Faults, Wrong, lines, text
 
 HEAD = 1000  # rows from the top of the file that tell whether its stamps are quantised
-TIES = 0.05  # share of equal neighbours from which they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +138,7 @@ def _in_order(rows: _Rows, start: float, stop: float, limit: int | None) -> Trac
             )
         before = stamp, number, raw
         t = (stamp - origin) / known.per_second
-        if known.quantised and read <= HEAD:
+        if known.bin and read <= HEAD:
             head.append(stamp / known.per_second)
         if t >= stop:
             break
@@ -158,7 +157,7 @@ def _in_order(rows: _Rows, start: float, stop: float, limit: int | None) -> Trac
     rows.faults.settle()
     if not at:
         raise _nothing(rows.path, start, stop, f"{read:,} rows read, of 0 to {t:.6g} s" if read else "", skipped)
-    if known.quantised:
+    if known.bin:
         with suppress(DataError):  # what is wrong beyond the window is not this window's matter
             head.extend(row[0] / known.per_second for _, _, row in islice(source, max(HEAD - read, 0)))
     return Trace(
@@ -167,7 +166,7 @@ def _in_order(rows: _Rows, start: float, stop: float, limit: int | None) -> Trac
         output_len=np.frombuffer(output_len, np.int64),
         blocks=blocks or None,
         block_size=known.block_size if blocks else None,
-        bin=_bin(np.frombuffer(head)) if head else None,
+        bin=known.bin(np.frombuffer(head)) if known.bin else None,
         format=rows.name,
         skipped=dict(skipped),
     )
@@ -206,14 +205,6 @@ def _nothing(path: Path, start: float, stop: float, read: str, skipped: Mapping[
     until = "on" if stop == inf else f"to {stop:.6g} s"
     why = "".join(f"; {n:,} skipped for an {reason}" for reason, n in skipped.items())
     return DataError([f"{path}: no request from {start:.6g} s {until}: {read}{why}"])
-
-
-def _bin(stamps: NDArray[np.float64]) -> float | None:
-    """The seconds that a stamp stands for, of the first stamps of a file; None where each is an instant."""
-    distances = np.diff(np.unique(stamps))
-    if 1 - len(distances) / max(len(stamps) - 1, 1) <= TIES or not len(distances):
-        return None
-    return float(np.median(distances))
 
 
 def implied_block_hits(blocks: Iterable[Iterable[int]]) -> tuple[int, int]:
