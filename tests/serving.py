@@ -15,7 +15,7 @@ def simulator(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         [sys.executable, "-m", "loadgen.simulator", "--port", "0", "--exit-with-parent", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # a pipe that nobody reads would fill up, and the server would stand still
         text=True,
     )
     assert process.stdout is not None
@@ -24,6 +24,6 @@ def simulator(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     finally:
         process.kill()
         process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
+        for stream in (process.stdin, process.stdout):
             if stream:
                 stream.close()
