@@ -10,7 +10,7 @@ import numpy as np
 
 from loadgen.arrivals.counting import Array
 
-NEWTON = 10  # steps to Kepler's equation; from where they start, 7 reach the last bit
+NEWTON = 8  # steps to Kepler's equation; from where they start, 6 reach the last bit
 
 
 class Curve(Protocol):
