@@ -203,11 +203,11 @@ def test_an_mmpp_of_40_and_2_per_second() -> None:
 
 
 def test_an_mmpps_counts_scatter_as_much_as_theory_says() -> None:
-    """Five windows of one run of 41 hours."""
-    offsets = until(STORM, 150_000.0, seed=31)
-    assert len(offsets) == pytest.approx(11.5 * 150_000, abs=4 * sqrt(177.6 * 11.5 * 150_000))
-    for window, width in ((0.1, 0.02), (1.0, 0.02), (10.0, 0.03), (100.0, 0.06), (1000.0, 0.2)):
-        counts = np.diff(np.searchsorted(offsets, np.arange(150_000 / window + 1) * window))
+    """Five windows of one run of 17 hours."""
+    offsets = until(STORM, 60_000.0, seed=31)
+    assert len(offsets) == pytest.approx(11.5 * 60_000, abs=4 * sqrt(177.6 * 11.5 * 60_000))
+    for window, width in ((0.1, 0.03), (1.0, 0.03), (10.0, 0.04), (100.0, 0.08), (1000.0, 0.25)):
+        counts = np.diff(np.searchsorted(offsets, np.arange(60_000 / window + 1) * window))
         squares = (counts - 11.5 * window) ** 2 / (11.5 * window)
         stretches = squares[: len(squares) // 30 * 30].reshape(30, -1).mean(axis=1)
         error = stretches.std(ddof=1) / sqrt(30)
@@ -215,7 +215,7 @@ def test_an_mmpps_counts_scatter_as_much_as_theory_says() -> None:
         assert stretches.mean() == pytest.approx(STORM.dispersion(window, np.nan), abs=4 * error)
     cvs = [statistics.gap_cv(part) for part in np.array_split(offsets, 30)]
     error = float(np.std(cvs, ddof=1)) / sqrt(30)
-    assert error < 0.02 * STORM.cv
+    assert error < 0.03 * STORM.cv
     assert np.mean(cvs) == pytest.approx(STORM.cv, abs=4 * error)
 
 
