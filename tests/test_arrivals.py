@@ -264,6 +264,10 @@ def test_a_sample_is_counted_in_whole_windows_and_offsets_on_an_edge_belong_to_t
     assert isnan(statistics.dispersion(offsets, 2.0, 3.9))
 
 
+def test_rescaled_gaps_begin_with_the_one_from_zero() -> None:
+    assert statistics.rescaled(Varying(ramp(0, 2, 1)), [1.0, 1.5, 1.5]) == pytest.approx([1, 1, 0])
+
+
 def test_importing_the_processes_does_not_load_scipy() -> None:
     """It takes a good quarter of a second, which `loadgen --help` should not pay."""
     code = "import sys, loadgen.arrivals; sys.exit('scipy' in sys.modules)"

@@ -215,6 +215,12 @@ def test_nothing_arrives_while_the_rate_is_zero() -> None:
     assert not np.any((offsets > 20) & (offsets < 30))
 
 
+def test_what_is_due_as_the_rate_becomes_zero_does_not_wait_for_its_return() -> None:
+    pausing = step([(10, 1), (0, 5), (10, 1)])
+    assert take(Varying(pausing, EvenGaps()), 11)[-2:] == [1.0, 6.1]
+    assert pausing.inverse(np.array([10.0, 20.0])).tolist() == [1.0, 7.0]
+
+
 def test_the_dispersion_of_two_levels_by_hand() -> None:
     """Windows of 100 and 300 on average: Poisson's 1, plus (300 - 100)²/2 over 200."""
     process = Varying(step([(10, 10), (30, 10)]))
