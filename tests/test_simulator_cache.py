@@ -4,6 +4,7 @@ import asyncio
 import json
 import urllib.request
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -304,8 +305,9 @@ def test_the_next_turn_of_a_conversation_is_cached_in_every_api_and_a_flush_make
             assert (load["num_used_tokens"], load["num_waiting_uncached_tokens"]) == (0, 0)
 
 
-def test_what_the_server_tells_of_its_cache_adds_up() -> None:
-    with simulator(*FAST, "--max-total-tokens", "60", "--chunked-prefill-size", "16") as (url, process):
+def test_what_the_server_tells_of_its_cache_adds_up(tmp_path: Path) -> None:
+    arguments = ("--max-total-tokens", "60", "--chunked-prefill-size", "16")
+    with simulator(*FAST, *arguments, log=tmp_path / "log") as (url, process):
         assert json.loads(ask(f"{url}/server_info"))["disable_radix_cache"] is False
         assert generated(url, list(range(30)), 3)["meta_info"]["cached_tokens"] == 0
         assert generated(url, [*range(29), 99], 3)["meta_info"]["cached_tokens"] == 29
@@ -315,7 +317,8 @@ def test_what_the_server_tells_of_its_cache_adds_up() -> None:
         assert usage["prompt_tokens_details"] is None, "told only where it is asked for, as in SGLang"
         text = ask(f"{url}/metrics")
         process.terminate()
-        _, log = process.communicate(timeout=10)
+        process.wait(timeout=10)
+        log = (tmp_path / "log").read_text()
     found = {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
     assert found["sglang:cached_tokens_total"] == 29
     assert found["sglang:cache_hit_rate"] == 0

@@ -243,11 +243,12 @@ def test_a_client_that_goes_away_gives_its_tokens_back_and_the_cache_is_flushed_
         assert ask(f"{url}/flush_cache?timeout=soon")[0] == 400
 
 
-def test_the_log_is_in_sglangs_words() -> None:
-    with simulator(*FAST, "--decode-log-interval", "1") as (url, process):
+def test_the_log_is_in_sglangs_words(tmp_path: Path) -> None:
+    with simulator(*FAST, "--decode-log-interval", "1", log=tmp_path / "log") as (url, process):
         ask(f"{url}/generate", GENERATE)
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=10)
+        process.wait(timeout=10)
+        log = (tmp_path / "log").read_text()
     assert process.returncode == 0
     assert "#running-req: 0, #queue-req: 0, #pending-token: 0, cuda graph: False, input throughput (token/s): " in log
     assert "max_total_num_tokens=65536, chunked_prefill_size=2048, max_prefill_tokens=16384" in log

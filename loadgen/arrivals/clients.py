@@ -6,6 +6,7 @@ window: counts are as random as the clients are.
 """
 
 import heapq
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ import numpy as np
 
 from loadgen.arrivals.counting import Array, index, tiles, variances
 from loadgen.arrivals.gaps import Gaps
+from loadgen.arrivals.process import BLOCK
 
 
 @dataclass(frozen=True)
@@ -40,17 +42,9 @@ class Client:
     windows: tuple[Window, ...]
 
     def offsets(self, rng: np.random.Generator) -> Iterator[float]:
-        law, left = None, 0.0  # in mean gaps
-        for window in self.windows:
-            if window.rate <= 0:
-                continue
-            if window.gaps != law:
-                law, left = window.gaps, window.gaps.residual(rng)
-            at = window.start + left / window.rate
-            while at < window.end:
-                yield at
-                at += float(window.gaps.draw(rng, 1)[0]) / window.rate
-            left = (at - window.end) * window.rate
+        sending = (window for window in self.windows if window.rate > 0)
+        for gaps, windows in itertools.groupby(sending, key=lambda window: window.gaps):
+            yield from _stretch(gaps, list(windows), rng.spawn(1)[0])
 
     def moments(self, edges: Array) -> tuple[Array, Array]:
         """Mean and variance of this client's count between each two edges.
@@ -75,12 +69,26 @@ class Client:
         return means, variance
 
 
+def _stretch(gaps: Gaps, windows: list[Window], rng: np.random.Generator) -> Iterator[float]:
+    """Windows of one law on one clock: Λ⁻¹ of the sums of its gaps, where Λ is straight within a window."""
+    times = np.array([(w.start, w.end) for w in windows]).ravel()
+    amounts = np.cumsum([(0.0, (w.end - w.start) * w.rate) for w in windows])
+    due = gaps.residual(rng)
+    while due < amounts[-1]:
+        draws = gaps.draw(rng, min(BLOCK, int(amounts[-1] - due) + 16))
+        sums = np.cumsum(np.insert(draws, 0, due))
+        due = float(sums[-1])
+        sums = sums[:-1]
+        # Two sums a rounding error apart may come back in the other order.
+        yield from np.maximum.accumulate(np.interp(sums[sums < amounts[-1]], amounts, times)).tolist()
+
+
 @dataclass(frozen=True)
 class Clients:
     """All clients' requests in order of time; it ends with the last client's last window.
 
     Each client draws from a generator of its own, so that one more at the end of the list moves nobody else's
-    requests. `rate` is over [0, end of the last window).
+    requests; so does each stretch of one law within a client. `rate` is over [0, end of the last window).
     """
 
     clients: tuple[Client, ...]

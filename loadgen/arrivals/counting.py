@@ -98,5 +98,5 @@ def inverted_variance(complement: Callable[[Complex], Complex], mean: float) -> 
     binomial = np.ones(averaged + 1)
     for i in range(averaged):
         binomial[i + 1] = binomial[i] * (averaged - i) / (i + 1)
-    smoothed = float(np.cumsum(terms)[plain:] @ binomial) / 2**averaged
-    return max(float(exp(damping / 2) / mean * smoothed), 0.0)
+    smoothed = float(np.cumsum(terms)[plain:] @ binomial) / 2.0**averaged
+    return max(exp(damping / 2) / mean * smoothed, 0.0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadgen.arrivals.counting import Array
 
-NEWTON = 10  # steps to Kepler's equation; from where they start, 7 reach the last bit
+NEWTON = 8  # steps to Kepler's equation; from where they start, 6 reach the last bit
 
 
 class Curve(Protocol):
@@ -146,19 +146,23 @@ class Diurnal:
         return np.asarray(self.mean * (1 - self.amplitude * np.cos(self._angle(times))), float)
 
     def cumulative(self, times: Array) -> Array:
-        swing = self.amplitude * (np.sin(self._angle(times)) + sin(2 * pi * self.trough / self.period))
+        swing = self.amplitude * (np.sin(self._angle(times)) + sin(self._first))
         return np.asarray(self.mean * (times - self.period / (2 * pi) * swing), float)
 
     def inverse(self, amounts: Array) -> Array:
         """With the angle E since the trough this is Kepler's equation E - amplitude·sin E = M, solved lap by lap."""
-        first = 2 * pi * self.trough / self.period
-        mean_angle = 2 * pi * amounts / (self.mean * self.period) - first + self.amplitude * sin(first)
+        mean_angle = 2 * pi * amounts / (self.mean * self.period) - self._first + self.amplitude * sin(self._first)
         laps = np.round(mean_angle / (2 * pi))
         angle = kepler(mean_angle - 2 * pi * laps, self.amplitude)
-        return np.asarray(np.maximum(self.trough + self.period * (laps + angle / (2 * pi)), 0), float)
+        return np.asarray(np.maximum(self.period * (laps + (angle + self._first) / (2 * pi)), 0), float)
+
+    @property
+    def _first(self) -> float:
+        """The angle from 0 s to the first trough after it: a trough a thousand days away would cost three digits."""
+        return 2 * pi * (self.trough % self.period / self.period)
 
     def _angle(self, times: Array) -> Array:
-        return np.asarray(2 * pi * ((times - self.trough) / self.period), float)
+        return np.asarray(2 * pi * (times % self.period / self.period) - self._first, float)
 
 
 def kepler(mean_angle: Array, e: float) -> Array:
