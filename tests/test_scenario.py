@@ -167,7 +167,7 @@ def test_a_file_that_is_not_there_or_a_folder_is_told(tmp_path: Path) -> None:
     for path, why in [(tmp_path / "no.toml", "No such file"), (tmp_path, "Is a directory")]:
         with pytest.raises(ScenarioError, match=f"cannot be read: {why}"):
             load(path)
-    with pytest.raises(ScenarioError, match="no scenario named 'bursts': give one of burst, fixed"):
+    with pytest.raises(ScenarioError, match="no scenario named 'bursts': give one of blocks, burst"):
         find("bursts")
 
 

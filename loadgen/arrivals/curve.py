@@ -173,7 +173,7 @@ def kepler(mean_angle: Array, e: float) -> Array:
     """
     m = np.minimum(np.abs(mean_angle), pi)
     angle = np.minimum(m + e, pi)
-    if e > 0:
+    if e > 0.5:  # below, M + e is near enough, and the quotient could overflow
         angle = np.minimum(angle, np.cbrt(pi**2 * m / e))
     for _ in range(NEWTON):
         slope = 1 - e * np.cos(angle)
