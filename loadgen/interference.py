@@ -6,6 +6,7 @@ prefill met a full batch where as many background streams as that takes had thei
 after it; a figure for a batch of four says nothing where only two were decoding.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,26 +33,29 @@ class Overlap:
         elif exchange.request.traffic == self.asked.injected:
             self._prefills.append((exchange.sent, exchange.at[0]))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Gaps in seconds: clear, overlapped, and for each prefill and each stream that it met the longest; prefills,
-        and how many of them met how many background streams."""
+    def gaps(self) -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
+        """Of each stream: `clear` or `overlapped`, when its gaps of that kind ended, and how long they were."""
         sent = np.array(sorted(at for at, _ in self._prefills))
         first = np.array(sorted(at for _, at in self._prefills))
-        clear, overlapped = [], []
         for at in self._chunks:
             # A prefill that ended after the gap began, and is not one of those that were sent after it ended.
             met = np.searchsorted(sent, at[1:], side="left") > np.searchsorted(first, at[:-1], side="right")
-            gaps = np.diff(at)
-            overlapped.append(gaps[met])
-            clear.append(gaps[~met])
+            for kind, own in ("clear", ~met), ("overlapped", met):
+                yield kind, at[1:][own], np.diff(at)[own]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Gaps in seconds: clear, overlapped, and for each prefill and each stream that it met the longest; prefills,
+        and how many of them met how many background streams."""
+        gaps: dict[str, list[NDArray[np.float64]]] = {"clear": [], "overlapped": []}
+        for kind, _, seconds in self.gaps():
+            gaps[kind].append(seconds)
         met_by, longest = [], []
         for begun, ended in self._prefills:
             met_by.append(sum(bool(at[0] <= begun and at[-1] >= ended) for at in self._chunks))
             longest += [self._longest(at, begun, ended) for at in self._chunks]
         return {
             "gaps": {
-                "clear": _summary(clear),
-                "overlapped": _summary(overlapped),
+                **{kind: _summary(parts) for kind, parts in gaps.items()},
                 "longest": _summary([np.array([gap for gap in longest if gap is not None])]),
             },
             "prefills": len(met_by),

@@ -14,7 +14,7 @@ Seconds everywhere but in the interval logs; instants count from the start of th
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from loadgen.driver import InFlight
 from loadgen.exchange import METRICS, QUANTILES, Exchange, ItlRule, Outcome
@@ -242,6 +243,22 @@ class Recorder:
         }
         data["complete"] = complete
         return data
+
+    def note_gaps(self, gaps: Iterable[tuple[str, NDArray[np.float64], NDArray[np.float64]]]) -> None:
+        """Log gaps between chunks by their kind, in the seconds in which they ended: kind, ends and lengths in seconds
+        on the driver's clock."""
+        kinds: dict[str, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
+        for kind, ends, lengths in gaps:
+            kinds.setdefault(kind, []).append((ends, lengths))
+        for kind, parts in kinds.items():
+            log = IntervalLog(self._append(f"gaps.{kind}.hlog"), kind.upper(), self._data["started"])
+            ends, lengths = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+            order = np.argsort(ends, kind="stable")
+            seconds = np.floor(ends[order] - self._start)
+            for own in np.split(np.arange(order.size), np.flatnonzero(np.diff(seconds)) + 1):
+                if own.size:
+                    log.record(float(seconds[own[0]]), lengths[order[own]])
+            log.close()
 
     def seal(self, data: dict[str, Any]) -> "Record":
         """Write the finished record: `totals` with a slo, a verdict and a card laid on top."""

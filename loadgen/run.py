@@ -79,6 +79,7 @@ async def run(
             data["target"]["cache_flushed"] = flushed
             if overlap:
                 data["interference"] = overlap.as_dict()
+                recorder.note_gaps(overlap.gaps())
             data["slo"] = slo_results(data)
             data["verdict"] = judge(data).as_dict()
             data["card"] = card_of(data)

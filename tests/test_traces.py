@@ -161,6 +161,14 @@ def test_a_record_is_sorted_by_due_and_keeps_every_stamp_as_written(tmp_path: Pa
     assert columns(read_trace(tmp_path, stop=0.3)) == [(0.1, 7, 5), (0.1, 7, 4)]
 
 
+def test_a_record_gives_the_lengths_that_were_asked_for_where_it_has_them(tmp_path: Path) -> None:
+    asked = ended(0, 0.0, 3, "truncated") | {"input_len": 5, "output_len": 9}
+    text = ended(1, 0.5, 4) | {"input_len": None, "output_len": 4}
+    unknown = ended(2, 0.6, 0, "connect") | {"input_len": None, "output_len": 4, "input_tokens": None}
+    objects(tmp_path / "requests.jsonl", asked, text, unknown)
+    assert columns(read_trace(tmp_path)) == [(0.0, 5, 9), (0.5, 7, 4), (0.6, 0, 4)]
+
+
 def test_a_records_last_line_that_a_kill_cut_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text(json.dumps(ended(0, 0.5)) + "\n" + json.dumps(ended(1, 0.6))[:30])

@@ -146,6 +146,10 @@ class TraceWorkload(_Drawn, Window):
 
     def prompts(self) -> workload.Workload:
         trace = self.trace()
+        if unknown := int(((trace.input_len == 0) | (trace.output_len == 0)).sum()):
+            raise traces.DataError(
+                [f"{self.file}: {unknown} of its requests have no known length: replay only its stamps (arrivals.file)"]
+            )
         return workload.TracePrompts(
             trace.input_len.tolist(),
             trace.output_len.tolist(),

@@ -95,6 +95,7 @@ class Parser:
         if "index" in known.also:
             keys, names, readers = [*keys, "index"], [*names, "index"], [*readers, _length]
         self._fields = list(zip(names, keys, readers, strict=True))
+        self._record = known is FORMATS["record"]
         self._block_size = known.block_size
         self._blocks: bool | None = None
 
@@ -114,7 +115,8 @@ class Parser:
 
     def _values(self, line: str) -> Any:
         if not self._width:
-            return json_object(line)
+            keys = json_object(line)
+            return _asked(keys) if self._record else keys
         values = cells(line)
         if len(values) != self._width:
             raise Wrong(f"has {len(values)} fields: expected {self._width}, as in the header")
@@ -152,6 +154,14 @@ class Parser:
         with suppress(OverflowError):
             return array("q", ids)
         raise Wrong("hash_ids: expected whole numbers of at most 64 bits, signed")
+
+
+def _asked(request: dict[str, Any]) -> dict[str, Any]:
+    """A record's line with the lengths that were asked for in place of those that came, where it has them; 0 where
+    nobody knows. Records of before they were written have the server's counts alone."""
+    counts = {"input_tokens": request.get("input_tokens"), "output_tokens": request.get("output_tokens")}
+    asked = {"input_tokens": request.get("input_len"), "output_tokens": request.get("output_len")}
+    return request | {key: (counts[key] if asked[key] is None else asked[key]) or 0 for key in counts if key in request}
 
 
 def _demand(names: Sequence[str], seen: Sequence[str] | Mapping[str, Any]) -> None:

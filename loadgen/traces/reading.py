@@ -54,8 +54,7 @@ def read_trace(
 
     Rows must be sorted, so that nothing is read beyond the window; those before it are checked, but not kept. A row
     with an input or an output of 0 tokens cannot be replayed and is skipped and counted. A record is read whole, since
-    it is written in order of ending, and keeps all stamps: an output_len that is 0 or short is of a request that
-    failed or was dropped, since a record holds what came and not what was asked.
+    it is written in order of ending, and keeps all stamps; a length that nobody knows is 0.
 
     Raises DataError with every fault of what is read, or if nothing is in the window.
     """
