@@ -46,6 +46,17 @@ class Client:
         for gaps, windows in itertools.groupby(sending, key=lambda window: window.gaps):
             yield from _stretch(gaps, list(windows), rng.spawn(1)[0])
 
+    def variance(self, until: float) -> float:
+        """Variance of this client's count in [0, until): a stretch of windows of one law is one stationary process."""
+        variance, stretch, law = 0.0, 0.0, None
+        for window in self.windows:
+            if window.rate > 0:
+                if window.gaps != law and law is not None:
+                    variance, stretch = variance + law.variance(stretch), 0.0
+                law = window.gaps
+                stretch += window.rate * max(min(window.end, until) - window.start, 0.0)
+        return variance + law.variance(stretch) if law is not None and stretch > 0 else variance
+
     def moments(self, edges: Array) -> tuple[Array, Array]:
         """Mean and variance of this client's count between each two edges.
 
@@ -111,6 +122,10 @@ class Clients:
 
     def expected(self, until: float) -> float:
         return float(np.interp(until, *self._cumulative))
+
+    def variance(self, until: float) -> float:
+        """Of independent clients variances add up, and so do a client's stretches of one law after another."""
+        return float(sum(client.variance(until) for client in self.clients))
 
     def dispersion(self, window: float, span: float) -> float:
         """Of independent clients variances add up; see `Client.moments` for where that is an approximation.

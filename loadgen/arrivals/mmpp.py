@@ -40,6 +40,9 @@ class Mmpp:
     def expected(self, until: float) -> float:
         return self.rate * until
 
+    def variance(self, until: float) -> float:
+        return self.dispersion(until, until) * self.expected(until) if until > 0 else 0.0
+
     def dispersion(self, window: float, span: float) -> float:  # noqa: ARG002 - stationary
         a, b = self._leaving
         first, second = self.rates

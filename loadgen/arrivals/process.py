@@ -37,6 +37,13 @@ class Arrivals(Protocol):
         """
         ...
 
+    def variance(self, until: float) -> float:
+        """Variance of the number of arrivals in [0, until): 0 where nothing is random.
+
+        Exact but for how a renewal process starts, as for `expected`.
+        """
+        ...
+
     def dispersion(self, window: float, span: float) -> float:
         """The index of dispersion: variance over mean of the counts in windows of `window` seconds that tile [0, span).
 
@@ -66,6 +73,9 @@ class Fixed:
     def expected(self, until: float) -> float:
         return self.rate * until
 
+    def variance(self, until: float) -> float:  # noqa: ARG002 - nothing is random here
+        return 0.0
+
     def dispersion(self, window: float, span: float) -> float:  # noqa: ARG002 - stationary
         return even_variance(self.rate * window) / (self.rate * window)
 
@@ -84,6 +94,9 @@ class Poisson:
     cv: float = 1.0
 
     def expected(self, until: float) -> float:
+        return self.rate * until
+
+    def variance(self, until: float) -> float:
         return self.rate * until
 
     def dispersion(self, window: float, span: float) -> float:  # noqa: ARG002 - stationary
@@ -126,6 +139,9 @@ class Burst:
     def expected(self, until: float) -> float:
         return self.rate * until
 
+    def variance(self, until: float) -> float:  # noqa: ARG002 - nothing is random here
+        return 0.0
+
     def dispersion(self, window: float, span: float) -> float:  # noqa: ARG002 - stationary
         # Whole periods count the same at every phase; only the rest of the window, r seconds on a circle of one
         # period, varies. Two requests that lie d apart are both in it at max(0, r - d) + max(0, r - (period - d))
@@ -151,6 +167,9 @@ class Oneshot:
 
     def expected(self, until: float) -> float:
         return inf if until > 0 else 0.0
+
+    def variance(self, until: float) -> float:  # noqa: ARG002 - nothing is random here
+        return 0.0
 
     def dispersion(self, window: float, span: float) -> float:  # noqa: ARG002 - no second window has anything
         return nan
@@ -178,6 +197,9 @@ class Staggered:
         if until >= self.over:
             return float(self.users) if until > 0 else 0.0
         return self.users * until / self.over
+
+    def variance(self, until: float) -> float:  # noqa: ARG002 - nothing is random here
+        return 0.0
 
     def dispersion(self, window: float, span: float) -> float:  # noqa: ARG002 - a start, not a traffic
         return nan

@@ -30,6 +30,9 @@ class Renewal(ABC):
     def expected(self, until: float) -> float:
         return self.rate * until
 
+    def variance(self, until: float) -> float:
+        return self.gaps.variance(self.rate * until)
+
     def dispersion(self, window: float, span: float) -> float:  # noqa: ARG002 - stationary
         return self.gaps.variance(self.rate * window) / (self.rate * window)
 

@@ -44,6 +44,12 @@ class Replay:
             return float(np.searchsorted(self.stamps / self.speed, until, "left"))
         return float(np.sum(np.clip((until * self.speed - self.stamps) / self._widths(self.spread), 0, 1)))
 
+    def variance(self, until: float) -> float:
+        if self.spread is None:
+            return 0.0
+        share = np.clip((until * self.speed - self.stamps) / self._widths(self.spread), 0, 1)
+        return float(np.sum(share * (1 - share)))
+
     def dispersion(self, window: float, span: float) -> float:
         if self.spread is None:
             return index(counts(self.stamps / self.speed, window, span))

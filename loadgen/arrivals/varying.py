@@ -37,6 +37,9 @@ class Varying:
     def expected(self, until: float) -> float:
         return float(self.curve.cumulative(np.array([until]))[0])
 
+    def variance(self, until: float) -> float:
+        return self.gaps.variance(self.expected(until))
+
     def dispersion(self, window: float, span: float) -> float:
         """Exact for exponential gaps; for others the counts of different windows are taken as uncorrelated."""
         means = np.maximum(np.diff(self.curve.cumulative(tiles(window, span))), 0)

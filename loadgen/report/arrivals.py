@@ -72,9 +72,8 @@ def _signed(value: float) -> str:
 
 def _rows(process: Arrivals, at: NDArray[np.float64], span: float) -> Iterator[tuple[str, float, float, float]]:
     """Name, figure of this schedule, theory, and its standard error; nan where there is none."""
-    expected = process.expected(span) if span else nan
-    spread = process.dispersion(span, span) if span else nan
-    yield "requests", at.size, expected, sqrt(spread * expected) if isfinite(spread * expected) else nan
+    expected, error = (process.expected(span), sqrt(process.variance(span))) if span else (nan, nan)
+    yield "requests", at.size, expected, error
     yield "requests/s", at.size / span if span else inf, expected / span if span else inf, nan
     yield "CV of gaps", statistics.gap_cv(at) if at.size > 2 else nan, process.cv, nan
     for window in WINDOWS:
