@@ -39,7 +39,7 @@ scenarios: $(CORE) ## list the scenarios, each with its question
 	@$(BIN)/loadgen scenarios
 
 .PHONY: test
-test: $(DEV) ## the fast tests, under two minutes
+test: $(DEV) ## the fast tests, under four minutes
 	@$(BIN)/pytest
 
 .PHONY: check
