@@ -87,6 +87,16 @@ def due(one: Traffic, scenario: Scenario, seed: int) -> Iterator[float]:
     return itertools.takewhile(lambda offset: offset < end, (one.begin + offset for offset in offsets))
 
 
+def instants(one: Traffic, scenario: Scenario, seed: int) -> "array[float]":
+    """The instants of `due` that a run has, its count and its workload's end regarded. Raises DataError."""
+    if isinstance(one.arrivals, SessionsArrivals):  # their turns, not they, are counted
+        return _flow(one, scenario, seed).offsets
+    count, size = one.workload.num_prompts, one.workload.size()
+    if count is not None and size is not None:
+        count = min(count, size)
+    return array("d", itertools.islice(due(one, scenario, seed), size if count is None else count))
+
+
 def _flow(one: Traffic, scenario: Scenario, seed: int) -> Flow:
     """How this class comes; the requests have its name and its sampling on them."""
     table, count, duration = one.arrivals, one.workload.num_prompts, scenario.measure.duration

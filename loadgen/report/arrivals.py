@@ -1,7 +1,6 @@
 """A schedule's arrivals held against their theory, in a terminal, before anything is sent."""
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import inf, isfinite, nan, sqrt
 
 import numpy as np
@@ -13,23 +12,19 @@ from rich.text import Text
 from loadgen.arrivals import Arrivals, statistics
 from loadgen.scenario import Scenario
 from loadgen.scenario.arrivals import ClosedArrivals, SessionsArrivals
-from loadgen.schedule import due, stream
+from loadgen.schedule import instants
 
 ROWS = 24  # of the plot
 WIDTH = 50  # of a bar, in characters
 WINDOWS = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0)
-FEW = 20  # windows below which an index of dispersion says too little
+FEW, MANY = 20, 1_000_000  # windows: fewer say too little about a dispersion, more take long to count
 
 
 def shown(scenario: Scenario, seed: int) -> RenderableType:
     """The arrivals of each class of a scenario under a seed; raises DataError."""
     parts: list[RenderableType] = []
     for one in scenario.classes:
-        table, count = one.arrivals, one.workload.num_prompts
-        offsets = list(itertools.islice(due(one, scenario, seed), count))
-        if not scenario.measure.duration and count is None and one.workload.finite:
-            offsets = offsets[: sum(1 for _ in one.workload.prompts().requests(stream(seed, "count")))]
-        span = scenario.measure.duration or (offsets[-1] if offsets else 0.0)
+        table = one.arrivals
         after = f", counted from {one.begin:g} s on" if one.begin else ""
         what = "conversations begin" if isinstance(table, SessionsArrivals) else "requests are due"
         name = f"{one.name}: " if one.name else ""
@@ -42,17 +37,18 @@ def shown(scenario: Scenario, seed: int) -> RenderableType:
             )
             continue
         parts.append(Text(f"{name}{table.kind}, seed {seed}: when {what}{after}", style="bold"))
-        since = [offset - one.begin for offset in offsets]
-        parts += [arrivals_report(one.process(), since, max(span - one.begin, 0.0)), Text()]
+        since = np.array(instants(one, scenario, seed)) - one.begin
+        end = scenario.measure.duration
+        span = since.max(initial=0.0) if end is None else max(end - one.begin, 0.0)
+        parts += [arrivals_report(one.process(), since, float(span)), Text()]
         if isinstance(table, SessionsArrivals):
             turns, think = table.turns.distribution().mean, table.think_time.distribution().mean
             parts.append(Text(f"{turns:g} turns on average, {think:g} s from an answer to the next turn"))
     return Group(*parts)
 
 
-def arrivals_report(process: Arrivals, offsets: Sequence[float], span: float) -> RenderableType:
+def arrivals_report(process: Arrivals, at: NDArray[np.float64], span: float) -> RenderableType:
     """What came of a process within `span` seconds, beside what it should come to."""
-    at = np.array(offsets)
     return Group(_figures(process, at, span), Text(), _plot(process, at, span))
 
 
@@ -78,7 +74,7 @@ def _rows(process: Arrivals, at: NDArray[np.float64], span: float) -> Iterator[t
     yield "CV of gaps", statistics.gap_cv(at) if at.size > 2 else nan, process.cv, nan
     for window in WINDOWS:
         windows = int(span / window) if span else 0
-        if windows >= FEW:
+        if FEW <= windows <= MANY:
             theory = process.dispersion(window, span)
             here = statistics.dispersion(at, window, span)
             yield f"dispersion, {window:g} s", here, theory, theory * sqrt(2 / windows)

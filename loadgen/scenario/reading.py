@@ -60,8 +60,7 @@ def _override(tables: dict[str, Any], override: str) -> str | None:
         value = text.strip()  # a bare word is a string: --set limits.overflow=drop
     if not (last and all(path) and text and "\n" not in text and (path or isinstance(value, dict))):
         return f"--set {override}: expected table.key=value, such as arrivals.rate=8"
-    if last in FILES and isinstance(value, str):
-        value = str(Path(value).absolute())
+    value = _from_here(last, value)
     table: Any = tables
     for name in path:
         if isinstance(table, list):  # [[traffic]]: a class by its name
@@ -74,6 +73,13 @@ def _override(tables: dict[str, Any], override: str) -> str | None:
         return f"--set {override}: expected the name of a class, such as traffic.NAME.arrivals.rate=8"
     table[last] = value
     return None
+
+
+def _from_here(key: str, value: Any) -> Any:
+    """A value given on the command line, its paths counted from where we are."""
+    if isinstance(value, dict):
+        return {key: _from_here(key, own) for key, own in value.items()}
+    return str(Path(value).absolute()) if key in FILES and isinstance(value, str) else value
 
 
 def _retarget(tables: dict[str, Any], target: str) -> None:

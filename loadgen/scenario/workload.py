@@ -42,6 +42,14 @@ class _Prompts(Table):
         """Whether it ends by itself."""
         return False
 
+    def size(self) -> int | None:
+        """How many requests it has, None where it does not end; raises traces.DataError."""
+        return sum(1 for _ in self.prompts().requests(np.random.default_rng(0))) if self.finite else None
+
+    def prompts(self) -> workload.Workload:
+        """What makes its requests; raises traces.DataError."""
+        raise NotImplementedError
+
     def stamps(self) -> tuple[NDArray[np.float64], float | None] | None:
         """The data set's own stamps in seconds and the width to which they were rounded, where it has any."""
         return None
@@ -139,6 +147,9 @@ class TraceWorkload(_Drawn, Window):
     def trace(self) -> traces.Trace:
         """Raises traces.DataError."""
         return trace_of(self.file, self.format, self.start, self.stop, self.num_prompts)
+
+    def size(self) -> int:
+        return len(self.trace().at)
 
     def stamps(self) -> tuple[NDArray[np.float64], float | None]:
         trace = self.trace()
