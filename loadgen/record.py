@@ -31,7 +31,7 @@ from loadgen.histogram import Histogram, IntervalLog
 SCHEMA = 1
 # What every record has from its first instant on, and what a reader relies on.
 WRITTEN = {"complete": bool, "counts": dict, "mode": str, "name": str, "scenario": dict, "target": dict}
-SLACK = 64  # cached tokens of a prompt that need no explanation: a chat template, a block of the cache's
+SLACK = 64  # cached tokens that need no explanation where the server adds its own to a prompt: a chat template
 BATCH = 64  # exchanges brought into the histograms at a time: cheaper than one by one, and short enough for the loop
 
 
@@ -173,7 +173,7 @@ class _Prompts:
                 explained = shared * server / asked if asked else shared  # chat's words are several tokens each
                 self.explicable += 1
                 self.shared += round(explained)
-                if cached > explained + SLACK:
+                if cached > explained + (SLACK if server != asked else 0):
                     self.unexplained += round(cached - explained)
 
     def as_dict(self) -> dict[str, Any]:

@@ -115,34 +115,34 @@ def _flow(one: Traffic, scenario: Scenario, seed: int) -> Flow:
     if count is not None and duration is None and len(made.known) < count:
         raise DataError([_too_few(one, len(made.known), count)])
     if not made.requests:
-        raise DataError([f"{_named(one, 'arrivals')}: nothing comes due within {duration:g} s"])
+        within = "" if duration is None else f" within {duration:g} s"
+        raise DataError([f"{_key(one, 'arrivals')}: nothing comes due{within}"])
     return made
 
 
 def _too_few(one: Traffic, found: int, count: int) -> str:
     repeat = " or set workload.repeat = true" if "repeat" in type(one.workload).model_fields else ""
-    ends = "the workload" if one.workload.finite else "the arrivals"
-    asked = f"{_named(one, 'workload')}.num_prompts = {count}"
-    return f"{asked}, but {ends} end after {found}: ask for at most as many{repeat}"
+    ends = "the workload ends" if one.workload.finite else "the arrivals end"
+    asked = f"{_key(one, 'workload.num_prompts')} = {count}"
+    return f"{asked}, but {ends} after {found}: ask for at most as many{repeat}"
 
 
 def _requests(one: Traffic, scenario: Scenario, rng: np.random.Generator) -> Iterator[Request]:
     """The workload's requests in the form that the API takes, with what the class adds to them."""
-    requests = one.workload.prompts().requests(rng)
     sampling = (one.sampling or scenario.sampling).chosen()
     tokenizer, chat = one.workload.tokens(), scenario.target.api == "chat"
-    if tokenizer:
-        requests = workload.as_text(requests, tokenizer) if chat else workload.as_ids(requests, tokenizer)
-    sharing = workload.Sharing()
     talk = chat and isinstance(one.arrivals, SessionsArrivals)
-    for request in requests:
-        if isinstance(request.prompt, tuple) and not chat:
-            raise DataError(
-                [f"{_named(one, 'workload')}: prompt {request.index} is a conversation: set target.api = chat"]
-            )
-        shared = sharing.of(request.prompt)
-        prompt = conversation(request.prompt) if talk else request.prompt
-        yield replace(request, prompt=prompt, sampling=sampling, traffic=one.name, shared=shared)
+    sharing = workload.Sharing()
+    for drawn in one.workload.prompts().requests(rng):
+        if isinstance(drawn.prompt, tuple) and not chat:
+            key = _key(one, "workload")
+            raise DataError([f"{key}: prompt {drawn.index} is a conversation, which only chat takes: set target.api"])
+        said = drawn
+        if tokenizer:
+            said = workload.as_text(drawn, tokenizer) if chat else workload.as_ids(drawn, tokenizer)
+        shared = sharing.of(drawn.prompt if chat else said.prompt)
+        prompt = conversation(said.prompt) if talk else said.prompt
+        yield replace(said, prompt=prompt, sampling=sampling, traffic=one.name, shared=shared)
 
 
 def _warmup(one: Traffic, scenario: Scenario, seed: int) -> Iterator[Request]:
@@ -151,6 +151,11 @@ def _warmup(one: Traffic, scenario: Scenario, seed: int) -> Iterator[Request]:
 
 def _named(one: Traffic, name: str) -> str:
     return f"{one.name}/{name}" if one.name else name
+
+
+def _key(one: Traffic, key: str) -> str:
+    """A key of this class as it is written in a scenario."""
+    return f"traffic.{one.name}.{key}" if one.name else key
 
 
 def _in_turn(streams: Iterable[Iterator[Request]]) -> Iterator[Request]:

@@ -52,7 +52,8 @@ def _reasons(data: Mapping[str, Any]) -> Iterator[str]:
     scheduled = counts["scheduled"]
     if not data["complete"]:
         ended = counts["ok"] + counts["fault"] + counts["dropped"]
-        yield f"the run was interrupted: {scheduled - ended} of {scheduled} requests never left"
+        never = f": {scheduled - ended} of {scheduled} requests never left" if scheduled > ended else ""
+        yield f"the run was interrupted{never}"
     if open_at_end := data["faults"].get("cancelled", 0):
         yield f"{open_at_end} requests were still open at the end"
     if counts["dropped"]:

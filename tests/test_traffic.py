@@ -234,7 +234,7 @@ def test_a_trace_may_lend_its_stamps_to_other_prompts_and_its_lengths_to_other_a
 @pytest.mark.parametrize(
     ("overrides", "fault"),
     [
-        (["workload.num_prompts=6"], "num_prompts = 6, but the workload end after 5: ask for at most as many"),
+        (["workload.num_prompts=6"], "num_prompts = 6, but the workload ends after 5: ask for at most as many"),
         (["arrivals.stamps=jitter"], "arrivals.bin: these stamps are not seen to be rounded"),
         (["workload={input_len=5, output_len=5}"], "arrivals.file: the workload has no stamps of its own"),
         (["measure.duration=1e-9", "workload.start=0.1"], "nothing comes due within 1e-09 s"),
@@ -292,7 +292,7 @@ def test_conversations_need_the_chat_api(tmp_path: Path) -> None:
     text = '[workload]\nkind = "jsonl"\nfile = "p.jsonl"\n[arrivals]\nkind = "oneshot"\n'
     (request,) = planned(tmp_path, text, "target.api=chat").requests
     assert request.prompt == ({"role": "user", "content": "hello"},)
-    with pytest.raises(DataError, match=r"set target\.api = chat"):
+    with pytest.raises(DataError, match=r"which only chat takes: set target\.api"):
         planned(tmp_path, text)
 
 
@@ -312,7 +312,7 @@ def test_a_line_without_a_length_is_told_unless_there_is_one_for_all(tmp_path: P
         planned(tmp_path, text)
     assert [r.output_len for r in planned(tmp_path, text, "workload.output_len=9").requests] == [3, 9]
     with pytest.raises(
-        DataError, match=r"workload end after 2: ask for at most as many or set workload\.repeat = true"
+        DataError, match=r"workload ends after 2: ask for at most as many or set workload\.repeat = true"
     ):
         planned(tmp_path, text, "workload.output_len=9", "workload.num_prompts=3")
     assert (

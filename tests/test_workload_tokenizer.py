@@ -137,10 +137,10 @@ def test_prompts_of_words_are_the_same_as_text_and_back_and_share_the_same(kind:
     tokenizer = TOKENIZERS[kind]
     workload = SharedPrefix(3, 1.0, Constant(20), Uniform(1, 9), Constant(5), 0, ids=tokenizer.words)
     requests = [request for request, _ in zip(workload.requests(np.random.default_rng(0)), range(50), strict=False)]
-    texts = list(as_text(requests, tokenizer))
+    texts = [as_text(request, tokenizer) for request in requests]
     assert all(isinstance(request.prompt, str) for request in texts)
     assert [request.input_len for request in texts] == [request.input_len for request in requests]
-    assert list(as_ids(texts, tokenizer)) == requests
+    assert [as_ids(request, tokenizer) for request in texts] == requests
 
 
 def test_each_form_is_turned_into_the_one_that_is_asked_for() -> None:
@@ -149,12 +149,12 @@ def test_each_form_is_turned_into_the_one_that_is_asked_for() -> None:
     ids = Request(0, [50, 50, 50], 7, traffic="chat")
     text = Request(1, f"{word} {word}", 7)
     talk = Request(2, ({"role": "user", "content": word},), 7, session=4)
-    assert list(as_text([ids, text, talk], tokenizer)) == [
+    assert [as_text(request, tokenizer) for request in (ids, text, talk)] == [
         Request(0, f"{word} {word} {word}", 7, text_len=3, traffic="chat"),
         Request(1, f"{word} {word}", 7, text_len=2),
         talk,
     ]
-    first, second, third = as_ids([ids, text, talk], tokenizer)
+    first, second, third = (as_ids(request, tokenizer) for request in (ids, text, talk))
     assert (first, third) == (ids, talk)
     assert ids_of(second) == [50, 50]
     assert second.text_len is None

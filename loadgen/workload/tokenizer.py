@@ -1,7 +1,7 @@
 """A model's tokenizer, read from disk, and prompts turned by it into the form an API takes."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -114,24 +114,20 @@ TRIES = 16
 _WANTED = "give a tokenizer.json or the folder that has it, as a model's own folder does"
 
 
-def as_text(requests: Iterable[Request], tokenizer: Tokenizer) -> Iterator[Request]:
-    """The same requests with prompts of ids said as text, each as long as it was, and with the length of all texts
-    counted. Conversations stay as they are."""
-    for request in requests:
-        if isinstance(request.prompt, tuple):
-            yield request
-        elif isinstance(request.prompt, str):
-            yield replace(request, text_len=len(tokenizer.encode(request.prompt)))
-        else:
-            text, tokens = tokenizer.text_of(request.prompt)
-            yield replace(request, prompt=text, text_len=tokens)
+def as_text(request: Request, tokenizer: Tokenizer) -> Request:
+    """The same request with a prompt of ids said as text, as long as it was, and with a text's length counted. A
+    conversation stays as it is."""
+    if isinstance(request.prompt, tuple):
+        return request
+    if isinstance(request.prompt, str):
+        return replace(request, text_len=len(tokenizer.encode(request.prompt)))
+    text, tokens = tokenizer.text_of(request.prompt)
+    return replace(request, prompt=text, text_len=tokens)
 
 
-def as_ids(requests: Iterable[Request], tokenizer: Tokenizer) -> Iterator[Request]:
-    """The same requests with texts as token ids. Conversations, which only a server's template makes tokens of, stay
-    as they are."""
-    for request in requests:
-        if isinstance(request.prompt, str):
-            yield replace(request, prompt=array("i", tokenizer.encode(request.prompt)), text_len=None)
-        else:
-            yield request
+def as_ids(request: Request, tokenizer: Tokenizer) -> Request:
+    """The same request with a text as token ids. A conversation, which only a server's template makes tokens of, stays
+    as it is."""
+    if not isinstance(request.prompt, str):
+        return request
+    return replace(request, prompt=array("i", tokenizer.encode(request.prompt)), text_len=None)
