@@ -87,6 +87,21 @@ def test_a_run_with_nothing_wrong_is_valid() -> None:
         ({"metrics__ttft__count": 0}, "no answer brought a token"),
         ({"metrics__tpot__count": 298}, "p99 needs 299 samples: tpot has 298"),
         ({"scenario__slo": {"e2e_p999": 9.0}}, "p999 needs 2995 samples: e2e has 1000"),
+        ({"prompts__cache__unexplained_tokens": 2561}, "2,561 of 256,000 prompt tokens came from it that no earlier"),
+        ({"prompts__cache__unexplained_tokens": 9999, "target__cache_flushed": False}, "which could not be flushed"),
+        ({"interference": {"prefills": 0}}, "no injected prefill was seen"),
+        (
+            {"interference": {"prefills": 20, "met_full": 17, "full": 4, "met_by": {"2": 3, "4": 17}}},
+            "only 17 of 20 injected prefills met 4 decoding streams (3 met 2, 17 met 4)",
+        ),
+        ({"complete": False}, "the run was interrupted"),
+        (
+            {
+                "scenario__traffic": [{"name": "a", "slo": {"ttft_p999": 1.0}}],
+                "traffic": {"a": {"metrics": {"ttft": metric()}}},
+            },
+            "p999 needs 2995 samples: a.ttft has 1000",
+        ),
     ],
 )
 def test_each_thing_that_spoils_a_run_is_a_reason(changes: dict[str, Any], expected: str) -> None:
@@ -106,6 +121,10 @@ def test_each_thing_that_spoils_a_run_is_a_reason(changes: dict[str, Any], expec
         ("waiting at the cap is not the client's lag", {"metrics__lateness__p99": 3.0}),
         ("one instant has no rate", {"offered": {"scheduled_per_s": None, "achieved_per_s": None,
                                                  "scheduled_span": 0.0, "achieved_span": 0.003}}),
+        ("one percent of a warm cache is allowed", {"prompts__cache__unexplained_tokens": 2560}),
+        ("a warm cache that was wanted", {"prompts__cache__unexplained_tokens": 9999,
+                                          "scenario__measure__flush_cache": False}),
+        ("nine in ten prefills met a full batch", {"interference": {"prefills": 20, "met_full": 18, "full": 4}}),
         ("answers of one token have no TPOT", {"metrics__tpot__count": 0, "metrics__itl__count": 0}),
         ("few samples carry a median", {"metrics__e2e__count": 5, "scenario__measure__quantiles": ["p50"]}),
     ],
