@@ -5,6 +5,7 @@ Exit codes: 0 fine, 1 an SLO was missed, 2 wrong use, 3 the run is INVALID, 4 th
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -16,7 +17,7 @@ import click
 import loadgen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from loadgen.exchange import Exchange
     from loadgen.record import Record
@@ -103,13 +104,21 @@ def run(
 
 def _plan(scenario: Scenario, seed: int) -> Schedule:
     from loadgen.schedule import plan
-    from loadgen.traces import DataError
-    from loadgen.workload import TokenizerError
 
     if seed < 0:
         _stop(WRONG_USE, f"--seed {seed}: expected a whole number from 0 on")
-    try:
+    with _inputs():
         return plan(scenario, seed)
+
+
+@contextlib.contextmanager
+def _inputs() -> Iterator[None]:
+    """Files that cannot be used are wrong use, told with all of their faults."""
+    from loadgen.traces import DataError
+    from loadgen.workload import TokenizerError
+
+    try:
+        yield
     except DataError as error:
         _stop(WRONG_USE, *error.faults)
     except TokenizerError as error:
@@ -267,17 +276,14 @@ def show(scenario: str, arrivals: bool, overrides: tuple[str, ...], seed: int) -
     from loadgen.report.arrivals import shown
     from loadgen.report.terminal import console
     from loadgen.scenario import find, question
-    from loadgen.traces import DataError
 
     checked, name = _load(scenario, list(overrides), None)
     click.echo(f"{name}: {question(find(scenario))}")
     if not arrivals:
         click.echo(json.dumps(checked.model_dump(mode="json", exclude_none=True), indent=2))
         return
-    try:
+    with _inputs():
         console().print(shown(checked, seed))
-    except DataError as error:
-        _stop(WRONG_USE, *error.faults)
 
 
 @scenarios.command()

@@ -4,13 +4,15 @@ import contextlib
 import json
 import threading
 import urllib.request
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from serving import FAST, simulator
+from spelling import trained
 from test_run import calm, loadgen
 
 from loadgen.exchange import Message, Request
@@ -19,6 +21,7 @@ from loadgen.record import Record
 from loadgen.scenario import ScenarioError, load
 from loadgen.schedule import Schedule, plan
 from loadgen.traces import DataError
+from loadgen.workload import Tokenizer
 
 WORKLOAD = "[workload]\ninput_len = 8\noutput_len = 2\n"
 TWO = """\
@@ -329,6 +332,39 @@ def test_conversations_over_chat_begin_as_messages(tmp_path: Path) -> None:
     message: Message = prompt[0]
     assert message["role"] == "user"
     assert len(message["content"].split()) == 8
+
+
+def test_a_tokenizer_by_path_makes_texts_of_the_length_asked_for_and_the_difference_is_reported(tmp_path: Path) -> None:
+    """The simulator counts words and one for the user's role: of a tokenizer of words, one more than was asked for."""
+    (tmp_path / "tokenizer.json").write_text(trained("words"))
+    text = TWO[: TWO.index("[[traffic]]")] + "[workload]\ninput_len = 30\noutput_len = 2\nnum_prompts = 20\n"
+    text += 'tokenizer = "tokenizer.json"\n[arrivals]\nkind = "oneshot"\n[measure]\nquantiles = ["p50"]\n'
+    schedule = planned(tmp_path, text, "target.api=chat")
+    assert all(isinstance(request.prompt, str) for request in schedule.requests)
+    assert {(request.input_len, request.shared) for request in schedule.requests} <= {(30, n) for n in range(4)}
+    native = planned(tmp_path, text)
+    tokenizer = Tokenizer.load(tmp_path)
+    said = [tokenizer.encode(request.prompt) for request in schedule.requests if isinstance(request.prompt, str)]
+    assert said == [list(cast("array[int]", request.prompt)) for request in native.requests], "the same prompts"
+    _, data, record = run(tmp_path, text, "--set", "target.api=chat")
+    lengths = {"requests": 20, "differ": 20, "most": 1, "asked_tokens": 600, "server_tokens": 620}
+    assert data["prompts"]["lengths"] == lengths
+    assert {(line["input_len"], line["input_tokens"]) for line in record.requests()} == {(30, 31)}
+    shown = loadgen("report", record.folder).stdout
+    assert "20 of 20 prompts have another length by the server's count, by up to 1 tokens: 620 in all, 600" in shown
+
+
+def test_a_tokenizer_that_is_none_ends_with_2_and_its_path(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    path = tmp_path / "s.toml"
+    path.write_text(
+        WORKLOAD + 'num_prompts = 1\ntokenizer = "tokenizer.json"\n[arrivals]\nkind = "oneshot"\n',
+    )
+    for command in ("run", path, "--out", tmp_path / "out"), ("scenarios", "show", path, "--arrivals"):
+        ended = loadgen(*command)
+        assert ended.returncode == (2 if command[0] == "run" else 0), "arrivals need no tokenizer"
+        assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
