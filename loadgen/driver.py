@@ -35,15 +35,19 @@ Follow = Callable[[Exchange], tuple[float, Request] | None]
 
 @dataclass(slots=True)
 class InFlight:
-    """How many requests are on their way, and for how long it was how many. Times are the driver's clock, seconds."""
+    """How many requests are on their way, and for how long it was how many within a window.
+
+    Times are the driver's clock, seconds.
+    """
 
     cap: int | None
     now: Callable[[], float]
+    begin: float = -inf
+    end: float = inf
     count: int = 0
     peak: int = 0
     waiting: deque[Exchange] = field(default_factory=deque)
-    since: float | None = None
-    _at: float = 0.0
+    _at: float | None = None
     _seconds: float = 0.0
     _request_seconds: float = 0.0
     _seconds_at_cap: float = 0.0
@@ -60,25 +64,22 @@ class InFlight:
     def tally(self) -> None:
         """Bring the integrals up to now."""
         now = self.now()
-        if self.since is None:
-            self.since = self._at = now
-        self._request_seconds += self.count * (now - self._at)
-        self._seconds_at_cap += (now - self._at) * self.full
+        if self._at is not None:
+            seconds = max(min(now, self.end) - max(self._at, self.begin), 0.0)
+            self._seconds += seconds
+            self._request_seconds += self.count * seconds
+            self._seconds_at_cap += self.full * seconds
         self._at = now
 
     @property
     def mean(self) -> float:
         """Requests in flight, averaged over time."""
-        return self._request_seconds / span if (span := self._span) else 0.0
+        return self._request_seconds / self._seconds if self._seconds else 0.0
 
     @property
     def share_at_cap(self) -> float:
         """The share of the time in which the cap was reached: there the loop is closed."""
-        return self._seconds_at_cap / span if (span := self._span) else 0.0
-
-    @property
-    def _span(self) -> float:
-        return self._at - (self.since or 0.0)
+        return self._seconds_at_cap / self._seconds if self._seconds else 0.0
 
 
 async def sleep_until(due: float, now: Callable[[], float]) -> None:
@@ -90,8 +91,9 @@ async def sleep_until(due: float, now: Callable[[], float]) -> None:
 class Driver:
     """Sends requests at their instants and hands each exchange to `ended` when it has ended.
 
-    What would follow `duration` seconds after the start or later is not sent. `now` and the event loop's timers must
-    run on the same clock: time.perf_counter, or a test's virtual one.
+    What would follow `duration` seconds after the start or later is not sent. Concurrency is averaged from `settled`
+    seconds after the start to `duration`, or to the end of the last request where there is none. `now` and the event
+    loop's timers must run on the same clock: time.perf_counter, or a test's virtual one.
     """
 
     def __init__(
@@ -103,12 +105,14 @@ class Driver:
         overflow: Literal["queue", "drop"] = "queue",
         follow: Follow = lambda _: None,
         duration: float = inf,
+        settled: float = 0.0,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._client = client
         self._ended = ended
         self._drop = overflow == "drop"
-        self._follow, self._duration = follow, duration
+        self._follow, self._settled, self._duration = follow, settled, duration
+        self._unbegun: dict[int, Exchange] = {}
         self._now = now
         self.in_flight = InFlight(max_concurrency, now)
 
@@ -117,7 +121,8 @@ class Driver:
 
         When cancelled, what is still open or waiting ends as `cancelled` before the cancellation goes on.
         """
-        self._end_at = start + self._duration
+        self._end_at = self.in_flight.end = start + self._duration
+        self.in_flight.begin = start + self._settled
         await sleep_until(start, self._now)
         self.in_flight.tally()
         try:
@@ -129,6 +134,9 @@ class Driver:
         except asyncio.CancelledError:
             for exchange in self.in_flight.waiting:
                 self._end(exchange, Outcome.CANCELLED, "the run was stopped while it waited for a slot")
+            for exchange in self._unbegun.values():  # launched, and their tasks cancelled before their first step
+                self.in_flight.change(-1)
+                self._end(exchange, Outcome.CANCELLED, "the run was stopped before it left")
             raise
         finally:
             self.in_flight.tally()
@@ -145,9 +153,11 @@ class Driver:
 
     def _launch(self, exchange: Exchange, tasks: asyncio.TaskGroup) -> None:
         self.in_flight.change(+1)
+        self._unbegun[id(exchange)] = exchange
         tasks.create_task(self._carry(exchange, tasks))
 
     async def _carry(self, exchange: Exchange, tasks: asyncio.TaskGroup) -> None:
+        del self._unbegun[id(exchange)]
         outcome, detail = Outcome.CANCELLED, "still open when the run was stopped"
         try:
             await self._client.stream(exchange)
@@ -164,10 +174,12 @@ class Driver:
         self._go_on(exchange, tasks)
 
     def _go_on(self, exchange: Exchange, tasks: asyncio.TaskGroup) -> None:
-        assert exchange.ended is not None
+        # From when the last of the answer was read, not from when this task woke: our own delay is lateness.
+        read = exchange.last if exchange.answered else exchange.ended
+        assert read is not None
         if following := self._follow(exchange):
             think, request = following
-            if (due := exchange.ended + think) < self._end_at:
+            if (due := read + think) < self._end_at:
                 tasks.create_task(self._send_at(due, request, tasks))
 
     async def _send_at(self, due: float, request: Request, tasks: asyncio.TaskGroup) -> None:

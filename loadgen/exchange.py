@@ -85,8 +85,7 @@ class Request:
     A prompt of token ids has an exact length. A text's is what a tokenizer counted, `text_len`, None where there is
     none. `output_len` is in tokens. `traffic` names the class of traffic, "" where there is one only; `index` counts
     within it. A turn of a conversation has the number of its session and, from 0, its own; its prompt is only what it
-    adds until the turns before it have been answered. `shared` is how many of its leading tokens an earlier prompt of
-    the run has too, None where that is not known: what a cache that began cold can hold of it at most.
+    adds until the turns before it have been answered.
     """
 
     index: int
@@ -97,7 +96,6 @@ class Request:
     traffic: str = ""
     session: int | None = None
     turn: int = 0
-    shared: int | None = None
 
     @property
     def input_len(self) -> int | None:
@@ -111,8 +109,9 @@ class Exchange:
 
     `at` and `tokens` have one entry for each chunk that brought output: when it was read, and the output tokens
     received so far, that chunk's included. `input_tokens`, `output_tokens` and `cached_tokens` are the server's
-    own counts, None where it gave none. `answer` is what came, as ids or as text, and kept only where another turn
-    will need it.
+    own counts, None where it gave none. `shared` is how many of the prompt's leading tokens had been sent or answered
+    before in this run, None where that is not known: what a cache that began cold can hold of it at most. `answer` is
+    what came, as ids or as text, and kept only where another turn will need it.
     """
 
     request: Request
@@ -125,6 +124,7 @@ class Exchange:
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
+    shared: int | None = None
     answer: Sequence[int] | str | None = None
     outcome: Outcome = Outcome.OPEN
     detail: str = ""

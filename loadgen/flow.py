@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from loadgen.driver import Follow
-from loadgen.exchange import Exchange, Outcome, Prompt, Request
+from loadgen.exchange import Exchange, Outcome, Request
 from loadgen.think import Think
 from loadgen.workload import Length
 
-PAUSE = (
-    0.1  # seconds that a user of a closed loop waits at least after a failure, so that a dead server is not hammered
-)
+PAUSE = 0.1  # seconds before what follows on a failure, at least: a dead server is not hammered
+FILLER = " w0"  # a word of an answer that did not come
+PREVIEW = 1000  # requests at least of a closed loop without a count that are drawn beforehand, for the fingerprint
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,6 @@ def open_loop(offsets: Iterable[float], requests: Iterable[Request]) -> Flow:
     return Flow(at, due, total=len(due), known=due)
 
 
-PREVIEW = 1000  # requests of a closed loop without a count that are drawn beforehand, for the fingerprint
-
-
 def closed_loop(
     starts: Iterable[float], requests: Iterator[Request], think: Think, rng: np.random.Generator, count: int | None
 ) -> Flow:
@@ -62,32 +59,31 @@ def closed_loop(
 
     `count` ends the loop after so many requests; without it the duration does.
     """
-    known = list(itertools.islice(requests, PREVIEW if count is None else count))
-    first = list(zip(starts, known, strict=False))
-    thinks = array("d", (think.draw(rng) for _ in known[len(first) :]))
-    drawn = zip(thinks, known[len(first) :], strict=True)
+    offsets = array("d", starts)
+    known = list(itertools.islice(requests, max(PREVIEW, len(offsets)) if count is None else count))
+    offsets = offsets[: len(known)]
+    thinks = array("d", (think.draw(rng) for _ in known[len(offsets) :]))
+    drawn = zip(thinks, known[len(offsets) :], strict=True)
     later = ((think.draw(rng), request) for request in requests) if count is None else iter(())
     pool = itertools.chain(drawn, later)
 
     def follow(exchange: Exchange) -> tuple[float, Request] | None:
         following = next(pool, None)
-        if following is None or exchange.outcome is Outcome.OK:
-            return following
-        return max(following[0], PAUSE), following[1]
+        return following and (_pause(exchange, following[0]), following[1])
 
-    offsets = array("d", (offset for offset, _ in first))
-    return Flow(offsets, [request for _, request in first], follow, count and len(known), known, thinks)
+    return Flow(offsets, known[: len(offsets)], follow, count and len(known), known, thinks)
 
 
 def sessions(
     starts: Iterable[float],
-    requests: Iterator[Request],
+    openings: Iterator[Request],
+    follow_ups: Iterator[Request],
     turns: Length,
     think: Think,
     rng: np.random.Generator,
     count: int | None,
 ) -> Flow:
-    """Conversations that begin at `starts`; each takes as many requests in a row as it has turns.
+    """Conversations that begin at `starts`, each with one of `openings`; the turns after it are `follow_ups`.
 
     Each turn's prompt is the conversation so far and what the request adds to it: the prompts and answers before it.
     A turn that failed does not end its conversation, so that the load stays as scheduled: a stand-in of the length
@@ -95,16 +91,19 @@ def sessions(
     the duration ends, the answers decide.
     """
     how_many, thinking = rng.spawn(2)
-    offsets, first, known = array("d"), [], []
-    thinks: array[float] = array("d")
+    offsets, thinks = array("d"), array("d")
+    first: list[Request] = []
+    known: list[Request] = []
     after: dict[int, tuple[float, Request]] = {}  # by the index of the turn before
     left = count
     for session, offset in enumerate(starts):
         n = int(turns.draw(how_many, 1)[0])
-        taken = list(itertools.islice(requests, n if left is None else min(n, left)))
-        if not taken:
+        if (opening := next(openings, None)) is None:
             break
-        conversation = [replace(request, session=session, turn=turn) for turn, request in enumerate(taken)]
+        taken = [opening, *itertools.islice(follow_ups, (n if left is None else min(n, left)) - 1)]
+        conversation = [
+            replace(request, index=len(known) + turn, session=session, turn=turn) for turn, request in enumerate(taken)
+        ]
         pauses = array("d", (think.draw(thinking) for _ in conversation[1:]))
         for before, pause, turn in zip(conversation, pauses, conversation[1:], strict=False):
             after[before.index] = (pause, turn)
@@ -117,32 +116,32 @@ def sessions(
 
     def follow(exchange: Exchange) -> tuple[float, Request] | None:
         following = after.pop(exchange.request.index, None)
-        return following and (following[0], next_turn(exchange, following[1]))
+        return following and (_pause(exchange, following[0]), next_turn(exchange, following[1]))
 
     return Flow(offsets, first, follow, len(known), known, thinks)
+
+
+def _pause(exchange: Exchange, think: float) -> float:
+    return think if exchange.outcome is Outcome.OK else max(think, PAUSE)
 
 
 def next_turn(exchange: Exchange, turn: Request) -> Request:
     """The turn with the conversation so far in front of it: the last prompt and its answer.
 
-    A prompt of ids needs the answer's ids, which SGLang's native API sends; where none came, as many of the prompt's
-    own ids stand in, in an order that belongs to this turn alone.
+    A prompt of ids needs the answer's ids, which SGLang's native API sends. Where no answer came in this form, a
+    stand-in of the length that was asked for takes its place, of the prompt's own ids or of filler words.
     """
-    before = exchange.request
+    before, asked = exchange.request, exchange.request.output_len
     answer = exchange.answer if exchange.outcome is Outcome.OK else None
-    prompt: Prompt
-    shared: int | None = None
-    if isinstance(before.prompt, tuple):
-        said = answer if isinstance(answer, str) else " ".join(["w0"] * before.output_len)
-        assert isinstance(turn.prompt, tuple)
-        prompt = (*before.prompt, {"role": "assistant", "content": said}, *turn.prompt)
-    elif isinstance(before.prompt, str):
-        assert isinstance(turn.prompt, str)
-        prompt = before.prompt + (answer if isinstance(answer, str) else "") + turn.prompt
-    else:
-        if answer is None or isinstance(answer, str):
-            answer = random.Random(f"{before.session}/{before.turn}").choices(before.prompt, k=before.output_len)  # noqa: S311 - filler
-        assert not isinstance(turn.prompt, str | tuple)
-        history = [*before.prompt, *answer]
-        prompt, shared = array("i", [*history, *turn.prompt]), len(history)
-    return replace(turn, prompt=prompt, text_len=None, shared=shared)
+    said = answer if isinstance(answer, str) else FILLER * asked
+    match before.prompt, turn.prompt:
+        case tuple(so_far), tuple(more):
+            return replace(turn, prompt=(*so_far, {"role": "assistant", "content": said}, *more), text_len=None)
+        case str(text), str(more):
+            return replace(turn, prompt=text + said + more, text_len=None)
+        case (str() | tuple(), _) | (_, str() | tuple()):
+            raise TypeError("the turns of a conversation must be of one form")
+        case ids, new_ids:
+            if answer is None or isinstance(answer, str):
+                answer = random.Random(f"{before.session}/{before.turn}").choices(ids, k=asked)  # noqa: S311 - filler
+            return replace(turn, prompt=array("i", ids) + array("i", answer) + array("i", new_ids))

@@ -1,9 +1,9 @@
 """What the prefill of one class of traffic does to the decoding of another, as the client sees it.
 
-An injected request's prefill is the time from when it was sent to its first token: its wait in the server's queue is in
-it. A gap between two chunks of a background stream is `overlapped` where it shares some of that time, else `clear`. A
-prefill met a full batch where as many background streams as that takes had their first chunk before it and their last
-after it; a figure for a batch of four says nothing where only two were decoding.
+An injected request's prefill is the time from when it was sent to its first token, or to its end where it failed before
+that: its wait in the server's queue is in it. A gap between two chunks of a background stream is `overlapped` where it
+shares some of that time, else `clear`. A prefill met a full batch where as many background streams as that takes had
+their first chunk before it and their last after it; a figure for a batch of four says nothing where only two decoded.
 """
 
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ class Overlap:
     _prefills: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, exchange: Exchange) -> None:
-        if not exchange.answered or exchange.sent is None:
-            return
-        if exchange.request.traffic == self.asked.background:
+        if exchange.request.traffic == self.asked.background and exchange.answered:
             self._chunks.append(np.array(exchange.at))
-        elif exchange.request.traffic == self.asked.injected:
-            self._prefills.append((exchange.sent, exchange.at[0]))
+        elif exchange.request.traffic == self.asked.injected and exchange.sent is not None:
+            # One that failed before its first token may have been prefilled until then.
+            until = exchange.ended if exchange.first is None else exchange.first
+            self._prefills.append((exchange.sent, exchange.sent if until is None else until))
 
     def gaps(self) -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
         """Of each stream: `clear` or `overlapped`, when its gaps of that kind ended, and how long they were."""
@@ -49,10 +49,12 @@ class Overlap:
         gaps: dict[str, list[NDArray[np.float64]]] = {"clear": [], "overlapped": []}
         for kind, _, seconds in self.gaps():
             gaps[kind].append(seconds)
+        begins, ends = (np.array([at[i] for at in self._chunks]) for i in (0, -1))
         met_by, longest = [], []
         for begun, ended in self._prefills:
-            met_by.append(sum(bool(at[0] <= begun and at[-1] >= ended) for at in self._chunks))
-            longest += [self._longest(at, begun, ended) for at in self._chunks]
+            met_by.append(int(np.sum((begins <= begun) & (ends >= ended))))
+            near = np.flatnonzero((begins < ended) & (ends > begun))
+            longest += [self._longest(self._chunks[stream], begun, ended) for stream in near]
         return {
             "gaps": {
                 **{kind: _summary(parts) for kind, parts in gaps.items()},

@@ -14,7 +14,7 @@ Seconds everywhere but in the interval logs; instants count from the start of th
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -25,180 +25,43 @@ import yaml
 from numpy.typing import NDArray
 
 from loadgen.driver import InFlight
-from loadgen.exchange import METRICS, QUANTILES, Exchange, ItlRule, Outcome
-from loadgen.histogram import Histogram, IntervalLog
+from loadgen.exchange import Exchange, ItlRule
+from loadgen.histogram import IntervalLog
+from loadgen.tally import Tally
 
 SCHEMA = 1
 # What every record has from its first instant on, and what a reader relies on.
 WRITTEN = {"complete": bool, "counts": dict, "mode": str, "name": str, "scenario": dict, "target": dict}
-SLACK = 64  # cached tokens that need no explanation where the server adds its own to a prompt: a chat template
-BATCH = 64  # exchanges brought into the histograms at a time: cheaper than one by one, and short enough for the loop
 
 
 class RecordError(Exception):
     """A folder that is no record, or one that this version cannot read."""
 
 
-@dataclass(slots=True)
-class _Span:
-    """From the least to the largest instant."""
-
-    first: float = inf
-    last: float = -inf
-
-    def add(self, at: float) -> None:
-        self.first, self.last = min(self.first, at), max(self.last, at)
-
-    @property
-    def length(self) -> float:
-        return max(self.last - self.first, 0.0)
-
-
-class _Tally:
-    """What the exchanges of one class of traffic come to, or those of all."""
-
-    def __init__(self, itl_rule: ItlRule) -> None:
-        self._itl_rule = itl_rule
-        self._outcomes: Counter[Outcome] = Counter()
-        self._tokens = Counter[str]()
-        self._sent, self._due_at, self._sent_at = 0, _Span(), _Span()
-        self._pending: list[Exchange] = []
-        self._lag = Histogram()
-        self._prompts = _Prompts()
-        self.last_ended = 0.0  # seconds from the start
-
-    def begin(self, log: Callable[[str], IntervalLog]) -> None:
-        """Open the interval logs: `log` gives that of a metric."""
-        self._logs = {name: log(name) for name in METRICS}
-
-    def add(self, exchange: Exchange, ended: float) -> None:
-        """Note an exchange that ended so many seconds after the start."""
-        self._outcomes[exchange.outcome] += 1
-        if exchange.sent is not None:
-            self._sent += 1
-            self._due_at.add(exchange.due)
-            self._sent_at.add(exchange.sent)
-        if exchange.outcome is Outcome.OK:
-            self._tokens["input"] += exchange.input_tokens or exchange.request.input_len or 0
-            self._tokens["output"] += exchange.tokens[-1] if exchange.tokens else 0
-            self._prompts.add(exchange)
-        if len(self._pending) == BATCH or (self._pending and int(ended) != int(self.last_ended)):
-            self._fold()
-        self.last_ended = ended
-        self._pending.append(exchange)
-
-    def _fold(self) -> None:
-        """Bring the pending exchanges into the histograms, in bulk; they ended within one second."""
-        for name in METRICS:
-            if name == "itl":
-                values = np.concatenate([exchange.itl(self._itl_rule) for exchange in self._pending])
-            else:
-                values = np.array([v for exchange in self._pending if (v := getattr(exchange, name)) is not None])
-            self._logs[name].record(self.last_ended, values)
-        self._lag.record(np.array([lag for exchange in self._pending if (lag := exchange.lag) is not None]))
-        self._pending.clear()
-
-    def totals(self, scheduled: int | None, duration: float) -> dict[str, Any]:
-        """What it comes to over so many seconds; `scheduled` is None where all that came due has ended."""
-        if self._pending:
-            self._fold()
-        for log in self._logs.values():
-            log.close()
-        totals = {name: log.total for name, log in self._logs.items()} | {"lag": self._lag}
-        faults = {kind.value: n for kind, n in self._outcomes.items() if kind not in (Outcome.OK, Outcome.DROPPED)}
-        ok = self._outcomes[Outcome.OK]
-        return {
-            "counts": {
-                "scheduled": self._outcomes.total() if scheduled is None else scheduled,
-                "sent": self._sent,
-                "ok": ok,
-                "fault": sum(faults.values()),
-                "dropped": self._outcomes[Outcome.DROPPED],
-            },
-            "faults": faults,
-            "metrics": {name: _summary(total) for name, total in totals.items()},
-            "throughput": {
-                "requests_per_s": ok / duration if duration else None,
-                "input_tokens_per_s": self._tokens["input"] / duration if duration else None,
-                "output_tokens_per_s": self._tokens["output"] / duration if duration else None,
-            },
-            "offered": self._offered(),
-            "prompts": self._prompts.as_dict(),
-        }
-
-    def _offered(self) -> dict[str, Any]:
-        """The rate that was scheduled and the one that left, over the requests that left; null for a single instant."""
-        scheduled, achieved, gaps = self._due_at.length, self._sent_at.length, self._sent - 1
-        return {
-            "scheduled_per_s": gaps / scheduled if scheduled else None,
-            "achieved_per_s": gaps / achieved if scheduled and achieved else None,
-            "scheduled_span": round(scheduled, 6),
-            "achieved_span": round(achieved, 6),
-        }
-
-
-@dataclass(slots=True)
-class _Prompts:
-    """The prompts of what went well by the server's own counts: their lengths, and what of them its cache had."""
-
-    counted: int = 0  # requests whose length both sides know
-    differ: int = 0
-    most: int = 0
-    asked: int = 0  # tokens
-    server: int = 0  # tokens
-    reported: int = 0  # requests for which the server told its cache's hits
-    tokens: int = 0
-    cached: int = 0
-    hits: int = 0  # requests
-    explicable: int = 0  # requests of which is known what they share with earlier ones
-    shared: int = 0
-    unexplained: int = 0
-
-    def add(self, exchange: Exchange) -> None:
-        asked, server, cached = exchange.request.input_len, exchange.input_tokens, exchange.cached_tokens
-        if server is None:
-            return
-        if asked is not None:
-            self.counted += 1
-            self.asked += asked
-            self.server += server
-            self.differ += asked != server
-            self.most = max(self.most, abs(asked - server))
-        if cached is not None:
-            self.reported += 1
-            self.tokens += server
-            self.cached += cached
-            self.hits += cached > 0
-            if (shared := exchange.request.shared) is not None:
-                explained = shared * server / asked if asked else shared  # chat's words are several tokens each
-                self.explicable += 1
-                self.shared += round(explained)
-                if cached > explained + (SLACK if server != asked else 0):
-                    self.unexplained += round(cached - explained)
-
-    def as_dict(self) -> dict[str, Any]:
-        lengths = {"requests": self.counted, "differ": self.differ, "most": self.most}
-        tokens = {"asked_tokens": self.asked, "server_tokens": self.server}
-        cache = {"requests": self.reported, "hits": self.hits, "prompt_tokens": self.tokens}
-        cache |= {"cached_tokens": self.cached, "unexplained_tokens": self.unexplained}
-        cache |= {"shared_known": self.explicable, "shared_tokens": self.shared}
-        rate = self.cached / self.tokens if self.tokens else None
-        return {"lengths": lengths | tokens, "cache": cache | {"hit_rate": rate}}
-
-
 class Recorder:
     """Writes the record of one run while it happens.
 
     `head` is what is known before the start: mode, scenario, seed, fingerprints, scheduled, target, environment.
-    `classes` are the names of the classes of traffic, where there are several.
+    `classes` has the classes of traffic, where there are several, and how many requests of each are scheduled. Rates
+    are over the `window`, in seconds from the start, or as much of it as there was.
     """
 
-    def __init__(self, folder: Path, head: Mapping[str, Any], itl_rule: ItlRule, classes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        head: Mapping[str, Any],
+        itl_rule: ItlRule,
+        classes: Mapping[str, int | None] | None = None,
+        window: tuple[float, float] = (0.0, inf),
+    ) -> None:
         self.folder = folder
         self._scheduled: int | None = head["counts"]["scheduled"]
         self._data: dict[str, Any] = {"schema": SCHEMA, **head}
-        self._all = _Tally(itl_rule)
-        self._classes = {name: _Tally(itl_rule) for name in classes}
+        self.turns = 0  # of conversations, that came due
+        self._window = window
+        self._all = Tally(itl_rule, window)
+        self._totals = classes or {}
+        self._classes = {name: Tally(itl_rule, window) for name in self._totals}
         self._files = contextlib.ExitStack()
         self._write("record.json", json.dumps(self._data | {"complete": False}, indent=2))
 
@@ -213,7 +76,7 @@ class Recorder:
             self._begin_class(tally, name, epoch)
         self._write("record.json", json.dumps(self._data | {"complete": False}, indent=2))
 
-    def _begin_class(self, tally: _Tally, name: str, epoch: float) -> None:
+    def _begin_class(self, tally: Tally, name: str, epoch: float) -> None:
         tally.begin(lambda metric: IntervalLog(self._append(f"{metric}.{name}.hlog"), metric.upper(), epoch))
 
     def point(self, point: Mapping[str, Any]) -> None:
@@ -226,15 +89,20 @@ class Recorder:
         ended = exchange.ended - self._start
         self._requests.write(json.dumps(_line(exchange, self._start)) + "\n")
         self._all.add(exchange, ended)
+        self.turns += exchange.request.session is not None
         if self._classes:
             self._classes[exchange.request.traffic].add(exchange, ended)
 
     def totals(self, in_flight: InFlight, *, complete: bool) -> dict[str, Any]:
         """The run is over: what it comes to, as it goes into record.json."""
         duration = self._all.last_ended
-        data = self._data | self._all.totals(self._scheduled, duration)
+        begin, end = self._window[0], min(self._window[1], duration)
+        data = self._data | self._all.totals(self._scheduled, end - begin)
         if self._classes:
-            data["traffic"] = {name: tally.totals(None, duration) for name, tally in self._classes.items()}
+            data["traffic"] = {
+                name: tally.totals(self._totals[name], end - begin) for name, tally in self._classes.items()
+            }
+        data["window"] = [begin, round(end, 6)]
         data["duration"] = round(duration, 6)
         data["concurrency"] = {
             "mean": round(in_flight.mean, 4),
@@ -355,21 +223,7 @@ def _line(exchange: Exchange, start: float) -> dict[str, Any]:
         "output_tokens": exchange.tokens[-1] if exchange.tokens else 0,
         "chunks": len(exchange.at),
         "cached_tokens": exchange.cached_tokens,
-        "shared_tokens": request.shared,
+        "shared_tokens": exchange.shared,
         "outcome": exchange.outcome.value,
         "detail": exchange.detail,
     }
-
-
-def _summary(total: Histogram) -> dict[str, Any]:
-    if total.count == 0:
-        return {"count": 0, "mean": None} | dict.fromkeys([*QUANTILES, "max"]) | {"overflow": 0}
-    quantiles = {name: round(total.quantile(q), 6) for name, q in QUANTILES.items()}
-    return (
-        {"count": total.count, "mean": round(total.mean, 9)}
-        | quantiles
-        | {
-            "max": round(total.max, 6),
-            "overflow": total.overflow,
-        }
-    )

@@ -17,8 +17,10 @@ from loadgen.client.http import HttpClient, Timeouts
 from loadgen.driver import Client, Driver
 from loadgen.exchange import Exchange, Outcome
 from loadgen.interference import Overlap
+from loadgen.prefixes import Prefixes
 from loadgen.record import Record, Recorder
 from loadgen.scenario import Scenario
+from loadgen.scenario.arrivals import ClosedArrivals
 from loadgen.schedule import Schedule
 from loadgen.target import Endpoint, TargetError, reach
 from loadgen.telemetry.host import environment
@@ -41,7 +43,9 @@ async def run(
     """
     async with reach(scenario.target, folder / "server.log") as endpoint, _client(scenario, endpoint) as client:
         head = _head(scenario, name, seed, schedule, endpoint)
-        recorder = Recorder(folder, head, scenario.measure.itl_rule, [one.name for one in scenario.traffic])
+        classes = schedule.totals if scenario.traffic else {}
+        settled, end = _window(scenario)
+        recorder = Recorder(folder, head, scenario.measure.itl_rule, classes, (settled, end))
         overlap = Overlap(scenario.interference) if scenario.interference else None
         await _warm_up(client, schedule, scenario.limits.max_concurrency)
         await client.open(_due_together(schedule, scenario.limits.max_concurrency))
@@ -54,13 +58,15 @@ async def run(
             watch(exchange)
 
         limits = scenario.limits
+        unique = all(one.workload.unique and one.arrivals.kind != "sessions" for one in scenario.classes)
         driver = Driver(
-            client,
+            Prefixes(client, unique=unique),
             ended,
             max_concurrency=limits.max_concurrency,
             overflow=limits.overflow,
             follow=schedule.follow,
-            duration=inf if scenario.measure.duration is None else scenario.measure.duration,
+            settled=settled,
+            duration=end,
         )
         start = time.perf_counter() + HEAD_START
         recorder.begin(start, time.time() + HEAD_START)
@@ -77,6 +83,8 @@ async def run(
                 await gauges
             data = recorder.totals(driver.in_flight, complete=complete)
             data["target"]["cache_flushed"] = flushed
+            if schedule.turns is not None:
+                data["conversations"] = {"turns": schedule.turns, "turns_due": recorder.turns}
             if overlap:
                 data["interference"] = overlap.as_dict()
                 recorder.note_gaps(overlap.gaps())
@@ -97,6 +105,16 @@ def _client(scenario: Scenario, endpoint: Endpoint) -> HttpClient:
             limits.timeout_connect, limits.timeout_first_token, limits.timeout_between_tokens, limits.timeout_total
         ),
     )
+
+
+def _window(scenario: Scenario) -> tuple[float, float]:
+    """The seconds from the start within which rates are taken: not while the users of closed loops begin one after the
+    other, nor what still ends after the duration."""
+    if scenario.measure.duration is None:
+        return 0.0, inf
+    begun = [one.begin + one.arrivals.spread for one in scenario.classes if isinstance(one.arrivals, ClosedArrivals)]
+    settled = max(begun, default=0.0)
+    return settled if settled < scenario.measure.duration else 0.0, scenario.measure.duration
 
 
 def _due_together(schedule: Schedule, max_concurrency: int | None) -> int:
@@ -126,6 +144,7 @@ def _head(scenario: Scenario, name: str, seed: int, schedule: Schedule, endpoint
         "seed": seed,
         "fingerprints": schedule.fingerprints,
         "counts": {"scheduled": schedule.total},
+        "answers_decide": any(one.answers_decide for one in scenario.classes),
         "target": {"kind": scenario.target.kind, "api": scenario.target.api, **endpoint.identity()},
         "environment": environment(),
     }

@@ -37,15 +37,23 @@ def stream(seed: int, name: str) -> np.random.Generator:
 class Schedule:
     """Requests and their offsets in seconds from the start, pairwise, and what follows on each that ends.
 
-    `warmup` goes out before the start. `total` is how many requests come due in all, None where the answers decide.
+    `warmup` goes out before the start. `totals` has for each class how many requests come due in all, None where the
+    answers decide. `turns` is how many turns the conversations have that begin, None where there are none.
     """
 
     offsets: "array[float]"
     requests: list[Request]
     follow: Follow
-    total: int | None
+    totals: dict[str, int | None]
+    turns: int | None
     warmup: list[Request]
     fingerprints: dict[str, str]
+
+    @property
+    def total(self) -> int | None:
+        """How many requests come due in all, None where the answers decide."""
+        known = [total for total in self.totals.values() if total is not None]
+        return sum(known) if len(known) == len(self.totals) else None
 
 
 def plan(scenario: Scenario, seed: int) -> Schedule:
@@ -53,28 +61,27 @@ def plan(scenario: Scenario, seed: int) -> Schedule:
 
     Raises DataError where a file that it needs cannot be used, or has less than was asked for.
     """
-    flows = {one.name: _flow(one, scenario, seed) for one in scenario.classes}
+    classes = scenario.classes
+    flows = {one.name: _flow(one, scenario, seed) for one in classes}
     merged = list(
         heapq.merge(*(zip(own.offsets, own.requests, strict=True) for own in flows.values()), key=itemgetter(0))
     )
+    warmup = _in_turn(_requests(one, scenario, stream(seed, _named(one, "warmup"))) for one in classes)
+    turns = [len(own.known) for own in flows.values() if own.known and own.known[0].session is not None]
     limits = scenario.limits.model_dump_json(include={"max_concurrency", "overflow"})
-    sampling = [scenario.sampling, *(one.sampling for one in scenario.classes if one.sampling)]
-    totals = [own.total for own in flows.values()]
+    sampling = [(one.sampling or scenario.sampling).model_dump_json() for one in classes]
     return Schedule(
         array("d", (offset for offset, _ in merged)),
         [request for _, request in merged],
         lambda exchange: flows[exchange.request.traffic].follow(exchange),
-        None if None in totals else sum(total or 0 for total in totals),
-        list(
-            itertools.islice(
-                _in_turn(_warmup(one, scenario, seed) for one in scenario.classes), scenario.measure.warmup
-            )
-        ),
+        {name: own.total for name, own in flows.items()},
+        sum(turns) if turns else None,
+        list(itertools.islice(warmup, scenario.measure.warmup)),
         {
-            "schedule": _joined(fingerprint_of_offsets([*own.offsets, *own.thinks]) for own in flows.values()),
+            "schedule": _joined(_fingerprint_of_flow(own) for own in flows.values()),
             "workload": _joined(fingerprint_of_requests(own.known) for own in flows.values()),
             "concurrency": _fingerprint(limits.encode()),
-            "sampling": _fingerprint("".join(one.model_dump_json() for one in sampling).encode()),
+            "sampling": _fingerprint("".join(sampling).encode()),
         },
     )
 
@@ -87,14 +94,17 @@ def due(one: Traffic, scenario: Scenario, seed: int) -> Iterator[float]:
     return itertools.takewhile(lambda offset: offset < end, (one.begin + offset for offset in offsets))
 
 
-def instants(one: Traffic, scenario: Scenario, seed: int) -> "array[float]":
-    """The instants of `due` that a run has, its count and its workload's end regarded. Raises DataError."""
+def instants(one: Traffic, scenario: Scenario, seed: int) -> "tuple[array[float], bool]":
+    """The instants of `due` that a run has, and whether these are all that there are before its end: a count or the
+    workload's end may cut them. Raises DataError."""
     if isinstance(one.arrivals, SessionsArrivals):  # their turns, not they, are counted
-        return _flow(one, scenario, seed).offsets
-    count, size = one.workload.num_prompts, one.workload.size()
-    if count is not None and size is not None:
-        count = min(count, size)
-    return array("d", itertools.islice(due(one, scenario, seed), size if count is None else count))
+        made = _flow(one, scenario, seed)
+        return made.offsets, one.workload.num_prompts is None
+    rng = stream(seed, _named(one, "workload"))
+    most = min((n for n in (one.workload.num_prompts, one.workload.size(rng)) if n is not None), default=None)
+    starts = due(one, scenario, seed)
+    offsets = array("d", itertools.islice(starts, most))
+    return offsets, most is None or next(starts, None) is None
 
 
 def _flow(one: Traffic, scenario: Scenario, seed: int) -> Flow:
@@ -102,51 +112,69 @@ def _flow(one: Traffic, scenario: Scenario, seed: int) -> Flow:
     table, count, duration = one.arrivals, one.workload.num_prompts, scenario.measure.duration
     starts = due(one, scenario, seed)
     requests = _requests(one, scenario, stream(seed, _named(one, "workload")))
-    if isinstance(table, ClosedArrivals | SessionsArrivals):
-        think, thinking = table.think_time.distribution(), stream(seed, _named(one, "think"))
-        if isinstance(table, ClosedArrivals):
-            made = flow.closed_loop(starts, requests, think, thinking, count)
-        else:
-            made = flow.sessions(starts, requests, table.turns.distribution(), think, thinking, count)
-        if duration is not None:
-            made = replace(made, total=None)
+    thinking = stream(seed, _named(one, "think"))
+    if isinstance(table, ClosedArrivals):
+        made = flow.closed_loop(starts, requests, table.think_time.distribution(), thinking, count)
+    elif isinstance(table, SessionsArrivals):
+        turns, think = table.turns.distribution(), table.think_time.distribution()
+        follow_ups = _follow_ups(one, scenario, seed) or requests
+        made = flow.sessions(starts, requests, follow_ups, turns, think, thinking, count)
+        _of_one_form(one, made.known)
     else:
         made = flow.open_loop(starts, requests if count is None else itertools.islice(requests, count))
+    if duration is not None and isinstance(table, ClosedArrivals | SessionsArrivals):
+        made = replace(made, total=None)
     if count is not None and duration is None and len(made.known) < count:
-        raise DataError([_too_few(one, len(made.known), count)])
+        raise DataError([_too_few(one, len(made.known), count, of_requests=next(requests, None) is None)])
     if not made.requests:
         within = "" if duration is None else f" within {duration:g} s"
         raise DataError([f"{_key(one, 'arrivals')}: nothing comes due{within}"])
     return made
 
 
-def _too_few(one: Traffic, found: int, count: int) -> str:
-    repeat = " or set workload.repeat = true" if "repeat" in type(one.workload).model_fields else ""
-    ends = "the workload ends" if one.workload.finite else "the arrivals end"
+def _follow_ups(one: Traffic, scenario: Scenario, seed: int) -> Iterator[Request] | None:
+    """What the later turns of conversations ask, where that is not what their first ones do: a system prompt stands
+    at the beginning only."""
+    made = one.workload.prompts()
+    if not isinstance(made, workload.SharedPrefix):
+        return None
+    return _sent(one, scenario, made.questions(stream(seed, _named(one, "follow-ups"))))
+
+
+def _of_one_form(one: Traffic, requests: Iterable[Request]) -> None:
+    forms = {str: "text", tuple: "messages"}
+    if len(found := {forms.get(type(request.prompt), "input_ids") for request in requests}) > 1:
+        both = " and ".join(sorted(found))
+        raise DataError([f"{_key(one, 'workload')}: {both} cannot be turns of one conversation: give a tokenizer"])
+
+
+def _too_few(one: Traffic, found: int, count: int, *, of_requests: bool) -> str:
     asked = f"{_key(one, 'workload.num_prompts')} = {count}"
-    return f"{asked}, but {ends} after {found}: ask for at most as many{repeat}"
+    if not of_requests:
+        return f"{asked}, but the arrivals end after {found}: ask for at most as many"
+    repeat = " or set workload.repeat = true" if "repeat" in type(one.workload).model_fields else ""
+    return f"{asked}, but the workload ends after {found}: ask for at most as many{repeat}"
 
 
 def _requests(one: Traffic, scenario: Scenario, rng: np.random.Generator) -> Iterator[Request]:
-    """The workload's requests in the form that the API takes, with what the class adds to them."""
+    """The class's requests, as they are sent."""
+    return _sent(one, scenario, one.workload.prompts().requests(rng))
+
+
+def _sent(one: Traffic, scenario: Scenario, requests: Iterable[Request]) -> Iterator[Request]:
+    """Requests in the form that the API takes, with what the class adds to them."""
     sampling = (one.sampling or scenario.sampling).chosen()
     tokenizer, chat = one.workload.tokens(), scenario.target.api == "chat"
     talk = chat and isinstance(one.arrivals, SessionsArrivals)
-    sharing = workload.Sharing()
-    for drawn in one.workload.prompts().requests(rng):
+    for drawn in requests:
         if isinstance(drawn.prompt, tuple) and not chat:
             key = _key(one, "workload")
             raise DataError([f"{key}: prompt {drawn.index} is a conversation, which only chat takes: set target.api"])
         said = drawn
         if tokenizer:
             said = workload.as_text(drawn, tokenizer) if chat else workload.as_ids(drawn, tokenizer)
-        shared = sharing.of(drawn.prompt if chat else said.prompt)
         prompt = conversation(said.prompt) if talk else said.prompt
-        yield replace(said, prompt=prompt, sampling=sampling, traffic=one.name, shared=shared)
-
-
-def _warmup(one: Traffic, scenario: Scenario, seed: int) -> Iterator[Request]:
-    return _requests(one, scenario, stream(seed, _named(one, "warmup")))
+        yield replace(said, prompt=prompt, text_len=said.input_len, sampling=sampling, traffic=one.name)
 
 
 def _named(one: Traffic, name: str) -> str:
@@ -161,6 +189,12 @@ def _key(one: Traffic, key: str) -> str:
 def _in_turn(streams: Iterable[Iterator[Request]]) -> Iterator[Request]:
     """One of each, again and again, until the shortest ends."""
     return itertools.chain.from_iterable(zip(*streams, strict=False))
+
+
+def _fingerprint_of_flow(own: Flow) -> str:
+    """Offsets, think times, and where conversations begin."""
+    turns = (float(request.turn) for request in own.known if request.session is not None)
+    return fingerprint_of_offsets([*own.offsets, *own.thinks, *turns])
 
 
 def fingerprint_of_offsets(offsets: Iterable[float]) -> str:

@@ -86,7 +86,9 @@ def _reasons(data: Mapping[str, Any]) -> Iterator[str]:
 def _pacing(data: Mapping[str, Any]) -> Iterator[str]:
     offered, metrics = data["offered"], data["metrics"]
     off = abs(offered["achieved_span"] - offered["scheduled_span"])
-    if offered["achieved_per_s"] and off > max(RATE_SHARE * offered["scheduled_span"], LAG_LIMIT):
+    # Where answers decide when requests come due, nobody scheduled a rate.
+    scheduled = offered["achieved_per_s"] and not data["answers_decide"]
+    if scheduled and off > max(RATE_SHARE * offered["scheduled_span"], LAG_LIMIT):
         yield (
             f"requests left at {offered['achieved_per_s']:.3g}/s where {offered['scheduled_per_s']:.3g}/s were "
             "scheduled: some were held back by the cap or by a busy client"

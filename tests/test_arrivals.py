@@ -34,7 +34,6 @@ from loadgen.arrivals import (
     Window,
     clients,
     gaps,
-    mean_rate,
     process,
     ramp,
     replay,
@@ -253,11 +252,11 @@ def test_staggered_users_begin_one_after_the_other_and_then_no_more() -> None:
     assert [Staggered(3).expected(t) for t in (0.0, 1.0)] == [0, 3]
 
 
-def test_the_mean_rate_is_that_of_the_run_and_not_of_the_long_run() -> None:
+def test_a_ramps_rate_is_its_last_and_its_cumulative_rate_that_of_the_run() -> None:
     up = Varying(ramp(1.0, 20.0, 100.0))
     assert up.rate == 20.0
-    assert mean_rate(up, 100.0) == pytest.approx(10.5)
-    assert mean_rate(up, 200.0) == pytest.approx((1050 + 2000) / 200)
+    assert up.expected(100.0) == pytest.approx(1050)
+    assert up.expected(200.0) == pytest.approx(1050 + 2000)
 
 
 def test_a_sample_is_counted_in_whole_windows_and_offsets_on_an_edge_belong_to_the_later_one() -> None:

@@ -76,7 +76,6 @@ def test_gamma_gaps_are_the_ones_vllm_would_draw_before_it_rescales_them() -> No
     gaps = np.random.default_rng(23).gamma(shape=0.25, scale=theta, size=5000)
     assert take(Gamma(8.0, 0.25), 5000, 23) == pytest.approx(np.cumsum(gaps).tolist())
     assert Gamma(8.0, 0.25).cv == 2
-    assert Gamma.of_cv(8.0, 2.0) == Gamma(8.0, 0.25)
 
 
 def test_a_weibulls_squared_cv_is_5_at_shape_one_half_and_1_83_at_three_quarters() -> None:

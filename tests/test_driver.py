@@ -214,6 +214,41 @@ def test_stopping_a_run_ends_every_request_that_was_due_as_cancelled() -> None:
     assert {e.outcome for e in ended} == {Outcome.CANCELLED}
 
 
+def test_a_request_that_was_let_go_in_the_tick_of_the_cancellation_is_not_lost() -> None:
+    async def work(loop: VirtualLoop) -> tuple[list[Exchange], Driver]:
+        ended: list[Exchange] = []
+        running: asyncio.Future[None]
+
+        def note(exchange: Exchange) -> None:
+            ended.append(exchange)
+            if exchange.request.index == 0:
+                loop.call_soon(running.cancel)
+
+        driver = Driver(Delay(loop, [1.0, 9.0, 9.0]), note, max_concurrency=1, now=loop.time)
+        running = asyncio.ensure_future(driver.run([0.0, 0.0, 0.0], requests(3), 0.0))
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return ended, driver
+
+    ended, driver = in_virtual_time(work)
+    outcomes = {exchange.request.index: exchange.outcome for exchange in ended}
+    assert outcomes == {0: Outcome.OK, 1: Outcome.CANCELLED, 2: Outcome.CANCELLED}
+    assert driver.in_flight.count == 0
+
+
+def test_concurrency_is_averaged_over_the_window_only() -> None:
+    """Two requests of 4 s, at 0 and 2 s; in the window from 1 to 5 s there are 1, 2, 2 and 1 in flight."""
+
+    async def work(loop: VirtualLoop) -> Driver:
+        client = Delay(loop, [4.0, 4.0])
+        driver = Driver(client, lambda _: None, max_concurrency=2, settled=1.0, duration=5.0, now=loop.time)
+        await driver.run([0.0, 2.0], requests(2), 0.0)
+        return driver
+
+    driver = in_virtual_time(work)
+    assert (driver.in_flight.mean, driver.in_flight.share_at_cap) == pytest.approx((1.5, 0.5))
+
+
 def test_a_bug_in_the_client_ends_the_run_and_is_not_a_fault() -> None:
     class Buggy:
         async def stream(self, exchange: Exchange) -> None:

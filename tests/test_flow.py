@@ -88,6 +88,31 @@ def test_after_a_failure_a_user_pauses_before_the_next_request() -> None:
     assert {exchange.outcome for exchange in ended} == {Outcome.STATUS}
 
 
+def test_all_users_begin_however_many_there_are() -> None:
+    made = flow.closed_loop(np.linspace(0, 1, 3000, endpoint=False), requests(), Always(1.0), rng(), None)
+    assert len(made.offsets) == len(made.requests) == 3000
+    assert made.offsets[-1] == pytest.approx(2999 / 3000)
+
+
+def test_the_clients_own_delay_after_an_answer_is_lateness_and_not_a_later_due() -> None:
+    class Busy:
+        async def stream(self, exchange: Exchange) -> None:
+            exchange.sent = asyncio.get_running_loop().time()
+            await asyncio.sleep(1.0)
+            exchange.chunk(asyncio.get_running_loop().time(), 2)
+            await asyncio.sleep(0.05)  # the task wakes late
+
+    async def work(loop: VirtualLoop) -> list[Exchange]:
+        ended: list[Exchange] = []
+        made = flow.closed_loop([0.0], requests(), Always(0.0), rng(), 3)
+        await Driver(Busy(), ended.append, follow=made.follow, now=loop.time).run(made.offsets, made.requests, 0.0)
+        return ended
+
+    ended = in_virtual_time(work)
+    assert [exchange.due for exchange in ended] == pytest.approx([0.0, 1.0, 2.05])
+    assert [exchange.lateness for exchange in ended] == pytest.approx([0.0, 0.05, 0.05])
+
+
 def test_fewer_prompts_than_users_leave_the_rest_without() -> None:
     made = flow.closed_loop([0.0, 1.0, 2.0], requests(), Always(1.0), rng(), 2)
     assert (list(made.offsets), made.total) == ([0.0, 1.0], 2)
@@ -97,7 +122,8 @@ def test_fewer_prompts_than_users_leave_the_rest_without() -> None:
 
 
 def conversations(turns: int, count: int | None = None, starts: tuple[float, ...] = (0.0, 10.0)) -> Flow:
-    return flow.sessions(starts, requests(), Constant(turns), Always(3.0), rng(), count)
+    own = requests()
+    return flow.sessions(starts, own, own, Constant(turns), Always(3.0), rng(), count)
 
 
 def test_turns_follow_on_their_answers_and_hold_all_that_was_said() -> None:
@@ -109,7 +135,6 @@ def test_turns_follow_on_their_answers_and_hold_all_that_was_said() -> None:
     assert [exchange.request.turn for exchange in first] == [0, 1, 2]
     prompts = [list(cast("array[int]", exchange.request.prompt)) for exchange in first]
     assert prompts == [said[0], [*said[0], 7, 8, *said[1]], [*said[0], 7, 8, *said[1], 7, 8, *said[2]]]
-    assert [exchange.request.shared for exchange in first] == [None, 5, 10]
     assert [exchange.request.input_len for exchange in first] == [3, 8, 13]
     assert len(ended) == 6
     assert made.total == 6
@@ -133,7 +158,7 @@ def test_a_failed_turn_does_not_end_its_conversation_and_a_stand_in_keeps_its_le
 
 
 def test_stand_ins_of_different_turns_differ_so_that_they_share_nothing() -> None:
-    made = flow.sessions([0.0, 0.0], requests(40, 30), Constant(2), Always(1.0), rng(), None)
+    made = flow.sessions([0.0, 0.0], requests(40, 30), requests(40, 30), Constant(2), Always(1.0), rng(), None)
     prompts = [Exchange(request, 0.0, outcome=Outcome.OK) for request in made.requests]
     one, other = (next_turn(exchange, made.known[1]).prompt[40:70] for exchange in prompts)
     assert one != other
@@ -145,7 +170,23 @@ def test_a_conversation_in_messages_gets_the_answer_as_the_assistants() -> None:
     before = Exchange(Request(0, asked, 5, session=0), 0.0, answer="ONE.", outcome=Outcome.OK)
     following = next_turn(before, Request(1, turn, 5, text_len=9, session=0, turn=1))
     assert following.prompt == (*asked, {"role": "assistant", "content": "ONE."}, *turn)
-    assert (following.text_len, following.shared) == (None, None)
+    assert following.text_len is None
+
+
+def test_later_turns_may_come_from_elsewhere() -> None:
+    made = flow.sessions([0.0], requests(30), requests(5), Constant(3), Always(1.0), rng(), None)
+    assert [(request.index, request.input_len) for request in made.known] == [(0, 30), (1, 5), (2, 5)]
+
+
+def test_after_a_failure_a_conversation_pauses() -> None:
+    own = requests()
+    made = flow.sessions([0.0], own, own, Constant(3), Always(0.0), rng(), None)
+    assert [exchange.due for exchange in drive(made, answering(-1.0))] == pytest.approx([0.0, 1.1, 2.2])
+
+
+def test_a_failed_turn_in_text_has_filler_words_for_its_answer() -> None:
+    before = Exchange(Request(0, "one?", 3, session=0), 0.0, outcome=Outcome.TIMEOUT)
+    assert next_turn(before, Request(1, " two?", 3, session=0, turn=1)).prompt == "one? w0 w0 w0 two?"
 
 
 def test_a_conversation_in_text_goes_on_after_its_answer() -> None:
@@ -157,7 +198,7 @@ def test_a_conversation_in_text_goes_on_after_its_answer() -> None:
 def test_every_turn_of_every_conversation_is_sent_once(turns: int, count: int, seed: int) -> None:
     own = np.random.default_rng(seed)
     starts = np.cumsum(own.exponential(1.0, 40)).tolist()
-    made = flow.sessions(starts, requests(), Uniform(1, turns), Exponential(2.0), own, count)
+    made = flow.sessions(starts, requests(), requests(), Uniform(1, turns), Exponential(2.0), own, count)
     ended = drive(made, answering(0.5))
     assert sorted(e.request.index for e in ended) == list(range(count))
     for session in {e.request.session for e in ended}:

@@ -124,7 +124,13 @@ def test_whichever_of_count_and_duration_comes_first_ends_the_load(tmp_path: Pat
         ('[workload]\nkind = "trace"\nfile = "s.toml"\n[arrivals]\nkind = "sessions"\nturns = 2\nthink_time = 1\n'
          'starts = { kind = "oneshot" }\n', "a trace's prompts already hold their history"),
         (WORKLOAD + '[arrivals]\nkind = "closed"\nusers = 5\nthink_time = 1\n[measure]\nduration = 9.0\n'
-         '[limits]\nmax_concurrency = 4\noverflow = "drop"\n', "some users would only ever be turned away"),
+         '[limits]\nmax_concurrency = 4\noverflow = "drop"\n', "some would only ever be turned away"),
+        (WORKLOAD + 'num_prompts = 4\n[arrivals]\nkind = "closed"\nusers = 5\nthink_time = 1\n',
+         "arrivals.users = 5, but workload.num_prompts = 4"),
+        (WORKLOAD + '[arrivals]\nkind = "sessions"\nturns = 2\nthink_time = 1\nstarts = { kind = "oneshot" }\n'
+         '[measure]\nduration = 9.0\n', "workload.num_prompts must say when the load ends"),
+        ('[workload]\nkind = "sharegpt"\nfile = "s.toml"\noutput_len = 3\nmax_len = 9\n', "needs workload.tokenizer"),
+        (TWO + '[interference]\nbackground = "few"\ninjected = "few"\nfull = 1\n', "must be two classes"),
         (WORKLOAD + '[arrivals]\nkind = "closed"\nusers = 5\nthink_time = "2s"\n', "a number of seconds without its"),
     ],
 )  # fmt: skip
@@ -341,7 +347,7 @@ def test_a_tokenizer_by_path_makes_texts_of_the_length_asked_for_and_the_differe
     text += 'tokenizer = "tokenizer.json"\n[arrivals]\nkind = "oneshot"\n[measure]\nquantiles = ["p50"]\n'
     schedule = planned(tmp_path, text, "target.api=chat")
     assert all(isinstance(request.prompt, str) for request in schedule.requests)
-    assert {(request.input_len, request.shared) for request in schedule.requests} <= {(30, n) for n in range(4)}
+    assert {request.input_len for request in schedule.requests} == {30}
     native = planned(tmp_path, text)
     tokenizer = Tokenizer.load(tmp_path)
     said = [tokenizer.encode(request.prompt) for request in schedule.requests if isinstance(request.prompt, str)]

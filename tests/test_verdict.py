@@ -16,6 +16,7 @@ def metric(count: int = 1000, p50: float = 0.2, p99: float = 0.4) -> dict[str, A
 GOOD: dict[str, Any] = {
     "mode": "serving",
     "complete": True,
+    "answers_decide": False,
     "scenario": {
         "traffic": [],
         "measure": {"flush_cache": True, "max_fault_share": 0.01, "quantiles": ["p50", "p90", "p95", "p99"]},

@@ -12,7 +12,7 @@ from loadgen.arrivals.clients import Client, Clients, Window
 from loadgen.arrivals.curve import Curve, Diurnal, PiecewiseLinear, ramp, spike, step
 from loadgen.arrivals.gaps import EvenGaps, ExponentialGaps, GammaGaps, Gaps, WeibullGaps
 from loadgen.arrivals.mmpp import Mmpp
-from loadgen.arrivals.process import Arrivals, Burst, Fixed, Oneshot, Poisson, Staggered, mean_rate
+from loadgen.arrivals.process import Arrivals, Burst, Fixed, Oneshot, Poisson, Staggered
 from loadgen.arrivals.renewal import Gamma, Renewal, Weibull
 from loadgen.arrivals.replay import Replay
 from loadgen.arrivals.varying import Varying
@@ -41,7 +41,6 @@ __all__ = [
     "Weibull",
     "WeibullGaps",
     "Window",
-    "mean_rate",
     "ramp",
     "spike",
     "step",

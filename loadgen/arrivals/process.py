@@ -58,11 +58,6 @@ class Arrivals(Protocol):
         ...
 
 
-def mean_rate(process: Arrivals, until: float) -> float:
-    """Requests per second over [0, until): of a process whose rate varies, what a run of that length will see."""
-    return process.expected(until) / until
-
-
 @dataclass(frozen=True)
 class Fixed:
     """One request every 1/rate seconds, the first at 0."""

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -50,10 +49,6 @@ class Gamma(Renewal):
 
     rate: float
     burstiness: float
-
-    @classmethod
-    def of_cv(cls, rate: float, cv: float) -> Self:
-        return cls(rate, cv**-2)
 
     @property
     def gaps(self) -> Gaps:

@@ -20,7 +20,7 @@ class Varying:
     With exponential gaps this is the inhomogeneous Poisson process, exactly (Çinlar, 1975; Lewis and Shedler thin it
     instead, 1979, Naval Research Logistics 26(3)). Other gaps make it burstier or more even at every rate alike.
 
-    `rate` is the curve's long-run rate: a ramp's last one. What a run of t seconds sees is mean_rate(process, t).
+    `rate` is the curve's long-run rate: a ramp's last one. What a run of t seconds sees is expected(t)/t.
     """
 
     curve: Curve

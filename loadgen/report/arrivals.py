@@ -9,10 +9,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.arrivals import Arrivals, statistics
-from loadgen.scenario import Scenario
+from loadgen.arrivals import Arrivals, ExponentialGaps, Poisson, Varying, statistics
+from loadgen.scenario import Scenario, Traffic
 from loadgen.scenario.arrivals import ClosedArrivals, SessionsArrivals
+from loadgen.scenario.workload import TraceWorkload
 from loadgen.schedule import instants
+from loadgen.traces import implied_block_hits
 
 ROWS = 24  # of the plot
 WIDTH = 50  # of a bar, in characters
@@ -37,19 +39,28 @@ def shown(scenario: Scenario, seed: int) -> RenderableType:
             )
             continue
         parts.append(Text(f"{name}{table.kind}, seed {seed}: when {what}{after}", style="bold"))
-        since = np.array(instants(one, scenario, seed)) - one.begin
-        end = scenario.measure.duration
-        span = since.max(initial=0.0) if end is None else max(end - one.begin, 0.0)
+        offsets, whole = instants(one, scenario, seed)
+        since, end = np.array(offsets) - one.begin, scenario.measure.duration
+        span = max(end - one.begin, 0.0) if whole and end is not None else since.max(initial=0.0)
         parts += [arrivals_report(one.process(), since, float(span)), Text()]
+        parts += [Text(line) for line in _blocks(one)]
         if isinstance(table, SessionsArrivals):
             turns, think = table.turns.distribution().mean, table.think_time.distribution().mean
             parts.append(Text(f"{turns:g} turns on average, {think:g} s from an answer to the next turn"))
     return Group(*parts)
 
 
+def _blocks(one: Traffic) -> Iterator[str]:
+    """What the hash ids of a trace say is shared."""
+    blocks = one.workload.trace().blocks if isinstance(one.workload, TraceWorkload) else None
+    if blocks:
+        hits, total = implied_block_hits(blocks)
+        yield f"{hits:,} of {total:,} blocks ({hits / total:.1%}) are such that an earlier prompt began with the same"
+
+
 def arrivals_report(process: Arrivals, at: NDArray[np.float64], span: float) -> RenderableType:
     """What came of a process within `span` seconds, beside what it should come to."""
-    return Group(_figures(process, at, span), Text(), _plot(process, at, span))
+    return Group(_figures(process, at, span), *map(Text, _law(process, at)), Text(), _plot(process, at, span))
 
 
 def _figures(process: Arrivals, at: NDArray[np.float64], span: float) -> Table:
@@ -77,7 +88,17 @@ def _rows(process: Arrivals, at: NDArray[np.float64], span: float) -> Iterator[t
         if FEW <= windows <= MANY:
             theory = process.dispersion(window, span)
             here = statistics.dispersion(at, window, span)
-            yield f"dispersion, {window:g} s", here, theory, theory * sqrt(2 / windows)
+            yield f"dispersion, {window:g} s", here, theory, theory * sqrt(2 / (windows - 1))
+
+
+def _law(process: Arrivals, at: NDArray[np.float64]) -> Iterator[str]:
+    """Of a Poisson process, whatever its rate: are its gaps those of its theory? (See `statistics.rescaled`.)"""
+    poisson = isinstance(process, Poisson) or (isinstance(process, Varying) and process.gaps == ExponentialGaps())
+    if poisson and FEW <= at.size <= MANY:
+        from scipy import stats  # noqa: PLC0415 - most of a second
+
+        p = stats.kstest(statistics.rescaled(process, at), stats.expon.cdf).pvalue
+        yield f"gaps at the theory's own rate, against an exponential: Kolmogorov-Smirnov p = {p:.2g}"
 
 
 def _plot(process: Arrivals, at: NDArray[np.float64], span: float) -> RenderableType:

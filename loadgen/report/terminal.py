@@ -84,13 +84,16 @@ def _lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     counts, rates, concurrency = data["counts"], data["throughput"], data["concurrency"]
     yield from _counts(data)
     if data["offered"]["achieved_per_s"]:
-        yield (
-            "rate",
-            f"{data['offered']['achieved_per_s']:.2f}/s left, {data['offered']['scheduled_per_s']:.2f}/s scheduled",
-        )
+        scheduled = f"{data['offered']['scheduled_per_s']:.2f}/s scheduled"
+        if data.get("answers_decide"):
+            scheduled = "the answers decide when requests come due"
+        yield "rate", f"{data['offered']['achieved_per_s']:.2f}/s left, {scheduled}"
+    if conversations := data.get("conversations"):
+        due, turns = conversations["turns_due"], conversations["turns"]
+        yield "turns", f"{due:,} of {turns:,} of the conversations that began came due before the end"
     if counts["ok"]:
         tokens = f"{rates['input_tokens_per_s']:,.0f} input and {rates['output_tokens_per_s']:,.0f} output tokens/s"
-        yield "throughput", f"{rates['requests_per_s']:.2f} requests/s, {tokens} over {data['duration']:.1f} s"
+        yield "throughput", f"{rates['requests_per_s']:.2f} requests/s, {tokens} {_over(data)}"
     yield from _prompts(data)
     yield from _interference(data)
     cap = data["scenario"]["limits"]["max_concurrency"]
@@ -101,6 +104,11 @@ def _lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, slo in data["slo"].items():
         reached = "too few samples" if slo["value"] is None else f"{slo['value'] * 1e3:,.2f} ms"
         yield "SLO", f"{key} ≤ {slo['limit'] * 1e3:g} ms: {'met' if slo['met'] else 'MISSED'}, {reached}"
+
+
+def _over(data: Mapping[str, Any]) -> str:
+    begin, end = data.get("window", (0.0, data["duration"]))
+    return f"over {end:.1f} s" if not begin else f"from {begin:.1f} to {end:.1f} s"
 
 
 def _prompts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -117,7 +125,9 @@ def _prompts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not cache["requests"]:
         yield "cache", f"hits are not reported by this server; {_flushed(data)}"
         return
-    shared = f"{cache['shared_tokens']:,} were in an earlier prompt; " if cache["shared_known"] else ""
+    known = cache["shared_known"]
+    of_them = "" if known == cache["requests"] else f" of the {known} requests where that is known"
+    shared = f"{cache['shared_tokens']:,} had been sent before{of_them}; " if known else ""
     yield (
         "cache",
         f"{cache['hit_rate']:.1%} hit: {cache['cached_tokens']:,} of {cache['prompt_tokens']:,} prompt tokens, in "

@@ -12,7 +12,14 @@ from pydantic_core import PydanticCustomError
 from loadgen import exchange, traces
 from loadgen.arrivals import Arrivals as Process
 from loadgen.exchange import METRICS, QUANTILES, ItlRule
-from loadgen.scenario.arrivals import Arrivals, ClosedArrivals, OneshotArrivals, ReplayArrivals, SessionsArrivals
+from loadgen.scenario.arrivals import (
+    Arrivals,
+    ClientsArrivals,
+    ClosedArrivals,
+    OneshotArrivals,
+    ReplayArrivals,
+    SessionsArrivals,
+)
 from loadgen.scenario.fields import Count, Instant, Seconds, Share, Table
 from loadgen.scenario.target import SimulatorTarget, Target
 from loadgen.scenario.workload import Workload
@@ -86,8 +93,19 @@ class Traffic(Table):
     @property
     def ends(self) -> bool:
         """Whether it ends without a number of prompts and without a duration."""
-        replayed = isinstance(self.arrivals, ReplayArrivals)
-        return self.workload.num_prompts is not None or replayed or self.workload.finite
+        of_a_file = isinstance(self.arrivals, ReplayArrivals | ClientsArrivals)
+        return self.workload.num_prompts is not None or of_a_file or self.workload.finite
+
+    @property
+    def at_once(self) -> bool:
+        """Whether all of it is due at one instant, so that no duration ends it."""
+        starts = self.arrivals.starts if isinstance(self.arrivals, SessionsArrivals) else self.arrivals
+        return isinstance(starts, OneshotArrivals)
+
+    @property
+    def answers_decide(self) -> bool:
+        """Whether requests come due when answers end."""
+        return isinstance(self.arrivals, ClosedArrivals | SessionsArrivals)
 
 
 T = TypeVar("T")
@@ -131,24 +149,32 @@ class Scenario(Table):
         for name in (interference.background, interference.injected) if interference else ():
             if name not in names:
                 raise ValueError(f"there is no [[traffic]] named {name!r}, only {', '.join(names) or 'none'}")
+        if interference and interference.background == interference.injected:
+            raise ValueError("background and injected must be two classes")
         return interference
 
     @model_validator(mode="after")
     def tables_go_together(self) -> Self:
         for one in self.classes:
             prefix = f"traffic.{one.name}." if one.name else ""
-            if not one.ends and (self.measure.duration is None or isinstance(one.arrivals, OneshotArrivals)):
-                instead = "" if isinstance(one.arrivals, OneshotArrivals) else ", or measure.duration,"
+            if not one.ends and (self.measure.duration is None or one.at_once):
+                instead = "" if one.at_once else ", or measure.duration,"
                 raise ValueError(f"{prefix}workload.num_prompts{instead} must say when the load ends")
-            users = one.arrivals.users if isinstance(one.arrivals, ClosedArrivals) else 0
-            cap = self.limits.max_concurrency
-            if self.limits.overflow == "drop" and cap is not None and cap < users:
+            count = one.workload.num_prompts
+            if isinstance(one.arrivals, ClosedArrivals) and count is not None and count < one.arrivals.users:
                 raise ValueError(
-                    f"{prefix}arrivals.users = {users} are more than limits.max_concurrency = {cap}, "
-                    "and the cap drops: some users would only ever be turned away"
+                    f"{prefix}arrivals.users = {one.arrivals.users}, but workload.num_prompts = {count}: some users "
+                    "would have nothing to send"
                 )
             if isinstance(one.arrivals, SessionsArrivals) and one.workload.kind == "trace":
                 raise ValueError(f"{prefix}arrivals.kind = sessions: a trace's prompts already hold their history")
+        users = sum(one.arrivals.users for one in self.classes if isinstance(one.arrivals, ClosedArrivals))
+        cap = self.limits.max_concurrency
+        if self.limits.overflow == "drop" and cap is not None and cap < users:
+            raise ValueError(
+                f"the {users} users of closed loops are more than limits.max_concurrency = {cap}, and the cap drops: "
+                "some would only ever be turned away"
+            )
         return self
 
     @property

@@ -42,9 +42,14 @@ class _Prompts(Table):
         """Whether it ends by itself."""
         return False
 
-    def size(self) -> int | None:
-        """How many requests it has, None where it does not end; raises traces.DataError."""
-        return sum(1 for _ in self.prompts().requests(np.random.default_rng(0))) if self.finite else None
+    @property
+    def unique(self) -> bool:
+        """Whether no prompt begins as another one does."""
+        return False
+
+    def size(self, rng: np.random.Generator) -> int | None:
+        """How many requests it has of this generator, None where it does not end; raises traces.DataError."""
+        return sum(1 for _ in self.prompts().requests(rng)) if self.finite else None
 
     def prompts(self) -> workload.Workload:
         """What makes its requests; raises traces.DataError."""
@@ -93,6 +98,10 @@ class RandomWorkload(_Drawn):
         if ratio is not None and info.data.get("random_range_ratio") is not None:
             raise ValueError("not beside random_range_ratio, which has another meaning")
         return ratio
+
+    @property
+    def unique(self) -> bool:
+        return True
 
     def lengths(self) -> tuple[workload.Length, workload.Length]:
         """Of input and output."""
@@ -148,7 +157,11 @@ class TraceWorkload(_Drawn, Window):
         """Raises traces.DataError."""
         return trace_of(self.file, self.format, self.start, self.stop, self.num_prompts)
 
-    def size(self) -> int:
+    @property
+    def unique(self) -> bool:
+        return self.trace().blocks is None
+
+    def size(self, rng: np.random.Generator) -> int:  # noqa: ARG002 - the trace is what it is
         return len(self.trace().at)
 
     def stamps(self) -> tuple[NDArray[np.float64], float | None]:
@@ -179,7 +192,9 @@ class ShareGptWorkload(_Prompts):
         None, validate_default=True, description="default: the length of the file's own answer (needs a tokenizer)"
     )
     shuffle: bool = Field(True, description="in a random order; otherwise in the file's")
-    max_len: Count | None = Field(None, description="leave out what comes to more tokens, prompt and answer together")
+    max_len: Count | None = Field(
+        None, description="leave out what comes to more tokens, prompt and answer together (needs a tokenizer)"
+    )
     repeat: bool = Field(False, description="begin again at the end of the file")
 
     @field_validator("output_len")
@@ -188,6 +203,13 @@ class ShareGptWorkload(_Prompts):
         if length is None and info.data.get("tokenizer") is None:
             raise ValueError("needs a length, or workload.tokenizer to count the file's own answers")
         return length
+
+    @field_validator("max_len")
+    @classmethod
+    def lengths_can_be_counted(cls, max_len: int | None, info: ValidationInfo) -> int | None:
+        if max_len is not None and info.data.get("tokenizer") is None:
+            raise ValueError("is in tokens: needs workload.tokenizer")
+        return max_len
 
     @property
     def finite(self) -> bool:

@@ -109,6 +109,8 @@ class Answer:
 class GenerateAnswer(Answer):
     """SGLang's /generate: `meta_info` counts the output tokens so far, and one event may bring several."""
 
+    _said: Any = None  # ids or text, as the server sent them
+
     def _read(self, content: Any, at: float) -> None:
         meta = content["meta_info"]
         self._exchange.input_tokens = _tokens(meta["prompt_tokens"])
@@ -116,16 +118,26 @@ class GenerateAnswer(Answer):
             self._exchange.cached_tokens = _tokens(cached)
         total = _tokens(meta["completion_tokens"])
         if self._keep:
-            self._keep_ids(content.get("output_ids"), total)
+            self._keep_said(content, total)
         self._count(total, at)
         if reason := meta["finish_reason"]:
             self._finish(reason["type"], reason.get("message"))
 
-    def _keep_ids(self, ids: Any, total: int) -> None:
-        """The server sends all ids so far with each event, or under --incremental-streaming-output the new ones."""
-        if ids:
-            new = [_tokens(id_) for id_ in ids]
-            self._exchange.answer = new if len(ids) == total else [*(self._exchange.answer or ()), *new]
+    def _keep_said(self, content: Any, total: int) -> None:
+        """Keep what the next turn will need: ids where the prompt was ids, text where it was text. The server sends all
+        so far with each event, or under --incremental-streaming-output what is new; the ids tell which."""
+        ids = content.get("output_ids")
+        new = content["text"] if isinstance(self._exchange.request.prompt, str) else ids
+        if new:
+            whole = self._said is None or ids is None or len(ids) == total
+            self._said = new if whole else self._said + new
+
+    def close(self) -> None:
+        super().close()
+        if isinstance(self._said, list):
+            self._exchange.answer = [_tokens(id_) for id_ in self._said]
+        elif isinstance(self._said, str):
+            self._exchange.answer = self._said
 
 
 class OpenAiAnswer(Answer):

@@ -76,6 +76,14 @@ class SharedPrefix:
             prompt = np.concatenate([system(group), alphabet.draw(questions, question_len)])
             yield Request(index, packed(prompt), output_len)
 
+    def questions(self, rng: np.random.Generator) -> Iterator[Request]:
+        """Questions alone, for the turns of a conversation that its system prompt has opened."""
+        question_lengths, questions, outputs = rng.spawn(3)
+        alphabet = Alphabet(self.vocab_size, self.ids_from, self.ids)
+        lengths = zip(drawn(self.question_len, question_lengths), drawn(self.output_len, outputs), strict=True)
+        for index, (question_len, output_len) in enumerate(lengths):
+            yield Request(index, packed(alphabet.draw(questions, question_len)), output_len)
+
     def _choices(self, rng: np.random.Generator) -> Iterator[int]:
         upto = np.cumsum(self._shares)
         upto /= upto[-1]  # the last is then exactly 1, which no draw reaches
