@@ -113,8 +113,8 @@ def _cache(data: Mapping[str, Any]) -> Iterator[str]:
     if data["scenario"]["measure"]["flush_cache"] and warm > WARM_SHARE * cache["prompt_tokens"]:
         flushed = "though it was flushed" if data["target"]["cache_flushed"] else "which could not be flushed"
         yield (
-            f"the prefix cache was warm: {warm:,} of {cache['prompt_tokens']:,} prompt tokens came from it that no "
-            f"earlier prompt of this run had, {flushed}; restart the server, take another --seed, or say "
+            f"the prefix cache was warm: {warm:,} of {cache['prompt_tokens']:,} prompt tokens came from it that this "
+            f"run had not sent before, {flushed}; restart the server, take another --seed, or say "
             "measure.flush_cache = false"
         )
 

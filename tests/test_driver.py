@@ -222,7 +222,7 @@ def test_a_request_that_was_let_go_in_the_tick_of_the_cancellation_is_not_lost()
         def note(exchange: Exchange) -> None:
             ended.append(exchange)
             if exchange.request.index == 0:
-                loop.call_soon(running.cancel)
+                running.cancel()
 
         driver = Driver(Delay(loop, [1.0, 9.0, 9.0]), note, max_concurrency=1, now=loop.time)
         running = asyncio.ensure_future(driver.run([0.0, 0.0, 0.0], requests(3), 0.0))

@@ -88,7 +88,7 @@ def test_a_run_with_nothing_wrong_is_valid() -> None:
         ({"metrics__ttft__count": 0}, "no answer brought a token"),
         ({"metrics__tpot__count": 298}, "p99 needs 299 samples: tpot has 298"),
         ({"scenario__slo": {"e2e_p999": 9.0}}, "p999 needs 2995 samples: e2e has 1000"),
-        ({"prompts__cache__unexplained_tokens": 2561}, "2,561 of 256,000 prompt tokens came from it that no earlier"),
+        ({"prompts__cache__unexplained_tokens": 2561}, "2,561 of 256,000 prompt tokens came from it that this"),
         ({"prompts__cache__unexplained_tokens": 9999, "target__cache_flushed": False}, "which could not be flushed"),
         ({"interference": {"prefills": 0}}, "no injected prefill was seen"),
         (
