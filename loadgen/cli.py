@@ -56,7 +56,7 @@ def commands() -> None:
 @click.argument("scenario")
 @click.option("--target", help="simulator, or the URL of a running server; by default the scenario's.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key: --set arrivals.rate=8")
-@click.option("--seed", default=0, show_default=True, help="Of the schedule and the prompts.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the schedule and the prompts.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the record; by default a new one in runs/.")
 @click.option("--json", "as_json", is_flag=True, help="Print record.json and nothing else on stdout.")
 @click.option("--quiet", is_flag=True, help="Print only the verdict, the reasons and where the record is.")
@@ -105,8 +105,6 @@ def run(
 def _plan(scenario: Scenario, seed: int) -> Schedule:
     from loadgen.schedule import plan
 
-    if seed < 0:
-        _stop(WRONG_USE, f"--seed {seed}: expected a whole number from 0 on")
     with _inputs():
         return plan(scenario, seed)
 
@@ -161,6 +159,8 @@ def _run(
             click.echo("interrupted before the run began", err=True)
         sys.exit(INTERRUPTED)
     except TargetError as error:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # where nothing was recorded
         _stop(TARGET_FAILED, f"{error}")
     except OSError as error:
         _stop(INVALID, f"the record in {folder} could not be written: {error.strerror or error}")
@@ -247,8 +247,12 @@ def report(record: Path, as_json: bool) -> None:
         read = Record.read(record)
     except RecordError as error:
         _stop(WRONG_USE, str(error))
-    _print(read, as_json=as_json, quiet=False)
-    sys.exit(_exit_code(read.data))
+    try:
+        _print(read, as_json=as_json, quiet=False)
+        code = _exit_code(read.data)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        _stop(WRONG_USE, f"{read.folder / 'record.json'}: is not as loadgen wrote it: {type(error).__name__} {error}")
+    sys.exit(code)
 
 
 @commands.group(invoke_without_command=True)
@@ -268,7 +272,7 @@ def scenarios(context: click.Context) -> None:
 @click.argument("scenario")
 @click.option("--arrivals", is_flag=True, help="Rate over time, CV and dispersion of the schedule, against theory.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key: --set arrivals.rate=8")
-@click.option("--seed", default=0, show_default=True, help="Of the schedule.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the schedule.")
 def show(scenario: str, arrivals: bool, overrides: tuple[str, ...], seed: int) -> None:
     """Show SCENARIO with all its keys, or its arrivals against their theory; nothing is sent."""
     import json

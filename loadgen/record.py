@@ -159,6 +159,8 @@ class Record:
         if folder.name == "record.json":
             folder = folder.parent
         path = folder / "record.json"
+        if path.exists() and not path.is_file():
+            raise RecordError(f"{path} is no file")
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -27,6 +27,9 @@ from loadgen.scenario.arrivals import ClosedArrivals, SessionsArrivals
 from loadgen.traces import DataError
 from loadgen.wire.apis import conversation
 
+MOST = 500_000_000  # tokens of a schedule, of four bytes each: it is held in memory
+EACH = 100  # tokens' worth that a request takes besides
+
 
 def stream(seed: int, name: str) -> np.random.Generator:
     """The random stream that this seed has for this name."""
@@ -62,6 +65,8 @@ def plan(scenario: Scenario, seed: int) -> Schedule:
     Raises DataError where a file that it needs cannot be used, or has less than was asked for.
     """
     classes = scenario.classes
+    if faults := [fault for one in classes for fault in _faults(one)]:
+        raise DataError(list(dict.fromkeys(faults)))
     flows = {one.name: _flow(one, scenario, seed) for one in classes}
     merged = list(
         heapq.merge(*(zip(own.offsets, own.requests, strict=True) for own in flows.values()), key=itemgetter(0))
@@ -84,6 +89,17 @@ def plan(scenario: Scenario, seed: int) -> Schedule:
             "sampling": _fingerprint("".join(sampling).encode()),
         },
     )
+
+
+def _faults(one: Traffic) -> Iterator[str]:
+    """What is wrong with the files that a class needs, each on its own."""
+    for opened in (one.process, one.workload.prompts, one.workload.tokens):
+        try:
+            opened()
+        except DataError as error:
+            yield from error.faults
+        except workload.TokenizerError as error:
+            yield str(error)
 
 
 def due(one: Traffic, scenario: Scenario, seed: int) -> Iterator[float]:
@@ -124,8 +140,11 @@ def _flow(one: Traffic, scenario: Scenario, seed: int) -> Flow:
         made = flow.open_loop(starts, requests if count is None else itertools.islice(requests, count))
     if duration is not None and isinstance(table, ClosedArrivals | SessionsArrivals):
         made = replace(made, total=None)
+    ran_out = next(requests, None) is None
     if count is not None and duration is None and len(made.known) < count:
-        raise DataError([_too_few(one, len(made.known), count, of_requests=next(requests, None) is None)])
+        raise DataError([_too_few(one, len(made.known), count, of_requests=ran_out)])
+    if duration is not None and ran_out and len(made.known) != count and next(starts, None) is not None:
+        raise DataError([_too_few(one, len(made.known), count, of_requests=True)])
     if not made.requests:
         within = "" if duration is None else f" within {duration:g} s"
         raise DataError([f"{_key(one, 'arrivals')}: nothing comes due{within}"])
@@ -148,25 +167,41 @@ def _of_one_form(one: Traffic, requests: Iterable[Request]) -> None:
         raise DataError([f"{_key(one, 'workload')}: {both} cannot be turns of one conversation: give a tokenizer"])
 
 
-def _too_few(one: Traffic, found: int, count: int, *, of_requests: bool) -> str:
-    asked = f"{_key(one, 'workload.num_prompts')} = {count}"
+def _too_few(one: Traffic, found: int, count: int | None, *, of_requests: bool) -> str:
+    if count is None:
+        asked, instead = "measure.duration", "leave it out"
+    else:
+        asked, instead = f"{_key(one, 'workload.num_prompts')} = {count}", "ask for at most as many"
     if not of_requests:
-        return f"{asked}, but the arrivals end after {found}: ask for at most as many"
-    repeat = " or set workload.repeat = true" if "repeat" in type(one.workload).model_fields else ""
-    return f"{asked}, but the workload ends after {found}: ask for at most as many{repeat}"
+        return f"{asked}, but the arrivals end after {found}: {instead}"
+    if not found:
+        return f"{_key(one, 'workload')}: none of its requests can be used: all were left out as too short or too long"
+    repeat = getattr(one.workload, "repeat", True)
+    return (
+        f"{asked}, but the workload ends after {found}: {instead}{'' if repeat else ' or set workload.repeat = true'}"
+    )
 
 
 def _requests(one: Traffic, scenario: Scenario, rng: np.random.Generator) -> Iterator[Request]:
     """The class's requests, as they are sent."""
-    return _sent(one, scenario, one.workload.prompts().requests(rng))
+    endless = isinstance(one.arrivals, ClosedArrivals) and one.workload.num_prompts is None
+    return _sent(one, scenario, one.workload.prompts().requests(rng), bounded=not endless)
 
 
-def _sent(one: Traffic, scenario: Scenario, requests: Iterable[Request]) -> Iterator[Request]:
-    """Requests in the form that the API takes, with what the class adds to them."""
+def _sent(one: Traffic, scenario: Scenario, requests: Iterable[Request], *, bounded: bool = True) -> Iterator[Request]:
+    """Requests in the form that the API takes, with what the class adds to them; raises DataError where they would fill
+    the memory, unless they are drawn as the load goes on and not `bounded`."""
     sampling = (one.sampling or scenario.sampling).chosen()
     tokenizer, chat = one.workload.tokens(), scenario.target.api == "chat"
     talk = chat and isinstance(one.arrivals, SessionsArrivals)
+    size = 0
     for drawn in requests:
+        size += (drawn.input_len or 0) + EACH
+        if bounded and size > MOST:
+            key = _key(one, "workload")
+            raise DataError(
+                [f"{key}: {drawn.index:,} prompts take {MOST * 4 / 1e9:g} GB and are not all: ask for fewer"]
+            )
         if isinstance(drawn.prompt, tuple) and not chat:
             key = _key(one, "workload")
             raise DataError([f"{key}: prompt {drawn.index} is a conversation, which only chat takes: set target.api"])

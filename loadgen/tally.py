@@ -36,7 +36,7 @@ class Tally:
     def __init__(self, itl_rule: ItlRule, window: tuple[float, float]) -> None:
         self._itl_rule = itl_rule
         self._window = window
-        self._done = 0
+        self._done = self._unsent = 0
         self._outcomes: Counter[Outcome] = Counter()
         self._tokens = Counter[str]()
         self._sent, self._due_at, self._sent_at = 0, _Span(), _Span()
@@ -52,6 +52,7 @@ class Tally:
     def add(self, exchange: Exchange, ended: float) -> None:
         """Note an exchange that ended so many seconds after the start."""
         self._outcomes[exchange.outcome] += 1
+        self._unsent += exchange.outcome is Outcome.CANCELLED and exchange.sent is None
         if exchange.sent is not None:
             self._sent += 1
             self._due_at.add(exchange.due)
@@ -96,6 +97,7 @@ class Tally:
                 "dropped": self._outcomes[Outcome.DROPPED],
             },
             "faults": faults,
+            "unsent": self._unsent,
             "metrics": {name: _summary(total) for name, total in totals.items()},
             "throughput": {
                 "requests_per_s": self._done / seconds if seconds > 0 else None,

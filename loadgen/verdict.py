@@ -50,11 +50,12 @@ def judge(data: Mapping[str, Any]) -> Verdict:
 def _reasons(data: Mapping[str, Any]) -> Iterator[str]:
     counts, metrics, measure = data["counts"], data["metrics"], data["scenario"]["measure"]
     scheduled = counts["scheduled"]
+    cancelled = data["faults"].get("cancelled", 0)
+    open_at_end = cancelled - data["unsent"]
     if not data["complete"]:
-        ended = counts["ok"] + counts["fault"] + counts["dropped"]
-        never = f": {scheduled - ended} of {scheduled} requests never left" if scheduled > ended else ""
-        yield f"the run was interrupted{never}"
-    if open_at_end := data["faults"].get("cancelled", 0):
+        never = scheduled - counts["ok"] - counts["fault"] - counts["dropped"] + data["unsent"]
+        yield f"the run was interrupted: {never} of {scheduled} requests never left"
+    if open_at_end:
         yield f"{open_at_end} requests were still open at the end"
     if counts["dropped"]:
         yield (
@@ -62,7 +63,7 @@ def _reasons(data: Mapping[str, Any]) -> Iterator[str]:
             f"{data['scenario']['limits']['max_concurrency']}: the load was lighter than scheduled; raise "
             "limits.max_concurrency or lower the rate"
         )
-    faults = counts["fault"] - open_at_end
+    faults = counts["fault"] - cancelled
     if faults > measure["max_fault_share"] * scheduled:
         kinds = ", ".join(f"{n} {kind}" for kind, n in data["faults"].items() if kind != "cancelled")
         yield f"{faults} of {scheduled} requests failed ({kinds}), over measure.max_fault_share; see requests.jsonl"
@@ -79,6 +80,9 @@ def _reasons(data: Mapping[str, Any]) -> Iterator[str]:
         if metric["count"] and not carries(metric, quantile):
             need = f"{quantile} needs {samples_needed(QUANTILES[quantile])} samples"
             needs.setdefault(need, []).append(f"{name} has {metric['count']}")
+    for key, _, metric, _ in _slos(data):
+        if metric["count"] == 0:
+            yield f"slo.{key}: no answer gave a sample of it; take it out, or ask for answers that have it"
     for need, have in needs.items():
         yield f"{need}: {', '.join(dict.fromkeys(have))}; send more prompts or ask for a lower quantile"
 

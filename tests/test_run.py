@@ -252,7 +252,7 @@ def test_wrong_use_is_code_2_and_tells_everything_without_a_traceback(quick: Pat
         (bad, "must be at least 1"),
         (loadgen("run", "nosuch"), "no scenario named 'nosuch'"),
         (loadgen("run", quick, "--out", tmp_path / "full"), "the folder is not empty"),
-        (loadgen("run", quick, "--seed", "-1"), "expected a whole number from 0 on"),
+        (loadgen("run", quick, "--seed", "-1"), "-1 is not in the range x>=0"),
         (loadgen("run", quick, "--set", "target.step_time={decode=1}"), "unknown key"),
         (loadgen("report", tmp_path), "is no record"),
     ]:

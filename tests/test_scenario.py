@@ -105,7 +105,8 @@ def test_all_faults_of_a_file_are_told_at_once_with_line_key_and_expectation(tmp
          "'closed', 'sessions', got 'poissn', did you mean poisson?"),
         ("sampling.temperature=inf", "--set sampling.temperature=inf: expected a finite number, got inf"),
         ("measure.quantiles=[]", "--set measure.quantiles=[]: must not be empty, got []"),
-        ("target.step_time={decode=1}", "--set target.step_time={decode=1}: unknown key, did you mean decode_base?"),
+        ("target.step_time={decode=1}", "--set target.step_time={decode=1}: target.step_time.decode: unknown key, did "
+                                       "you mean decode_base?"),
         ("target.step_time.graph_miss=nan", "--set target.step_time.graph_miss=nan: expected a finite number, got nan"),
         ("target={kind='url', url='http://h:99999'}", "--set target={kind='url', url='http://h:99999'}: expected a "
                                                       "port from 1 to 65535, got 'http://h:99999'"),

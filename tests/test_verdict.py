@@ -32,6 +32,7 @@ GOOD: dict[str, Any] = {
     },
     "counts": {"scheduled": 1000, "sent": 1000, "ok": 1000, "fault": 0, "dropped": 0},
     "faults": {},
+    "unsent": 0,
     "offered": {"scheduled_per_s": 10.0, "achieved_per_s": 10.0, "scheduled_span": 100.0, "achieved_span": 100.0},
     "metrics": {name: metric() for name in ("ttft", "ttft_service", "tpot", "itl", "e2e")}
     | {"lateness": metric(p50=0.0004, p99=0.0009), "lag": metric(p50=0.0004, p99=0.0009)},
@@ -95,7 +96,11 @@ def test_a_run_with_nothing_wrong_is_valid() -> None:
             {"interference": {"prefills": 20, "met_full": 17, "full": 4, "met_by": {"2": 3, "4": 17}}},
             "only 17 of 20 injected prefills met 4 decoding streams (3 met 2, 17 met 4)",
         ),
-        ({"complete": False}, "the run was interrupted"),
+        (
+            {"complete": False, "faults": {"cancelled": 20}, "counts__ok": 980, "counts__fault": 20, "unsent": 20},
+            "the run was interrupted: 20 of 1000 requests never left",
+        ),
+        ({"scenario__slo": {"tpot_p99": 1.0}, "metrics__tpot__count": 0}, "slo.tpot_p99: no answer gave a sample"),
         (
             {
                 "scenario__traffic": [{"name": "a", "slo": {"ttft_p999": 1.0}}],

@@ -3,6 +3,7 @@
 Times are seconds, rates are requests per second, lengths are tokens. An unknown key is an error.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -39,9 +40,11 @@ class Table(BaseModel):
 
 def _from_the_scenario(path: str, info: ValidationInfo) -> str:
     folder = (info.context or {}).get("folder", ".")
-    found = Path(folder, path).resolve()
+    found = Path(os.path.realpath(Path(folder, path)))  # Path.resolve raises where links go in a circle
     if not found.exists():
         raise ValueError(f"there is no {found}")
+    if not (found.is_file() or found.is_dir()):
+        raise ValueError(f"is no file, but a pipe or a device: {found}")
     return str(found)
 
 

@@ -64,7 +64,10 @@ def _override(tables: dict[str, Any], override: str) -> str | None:
     table: Any = tables
     for name in path:
         if isinstance(table, list):  # [[traffic]]: a class by its name
-            table = next((one for one in table if isinstance(one, dict) and one.get("name") == name), None)
+            names = [str(one.get("name")) for one in table if isinstance(one, dict)]
+            if name not in names:
+                return f"--set {override}: there is no {name} in this list, only {', '.join(names)}"
+            table = next(one for one in table if isinstance(one, dict) and one.get("name") == name)
         else:
             table = table.setdefault(name, {})
         if not isinstance(table, dict | list):
@@ -106,6 +109,7 @@ _EXPECTED = {
     "string_type": "expected text in quotes",
     "bool_type": "expected true or false",
     "dict_type": "expected a table",
+    "list_type": "expected a list",
     "model_type": "expected a table",
     "model_attributes_type": "expected a table",
     "too_short": "must not be empty",
@@ -138,13 +142,18 @@ def _describe(fault: ErrorDetails, source: Path, tables: Any, text: str, overrid
             fault["ctx"]["tag"], fault["ctx"]["expected_tags"].replace("'", "").split(", "), n=1
         )
         expected += f", did you mean {near[0]}?" if near else ""
+    elif path[-1] == "name" and kind == "string_pattern_mismatch":
+        expected = "expected a name of small letters, digits, - and _"
     elif "slo" in path and kind == "string_pattern_mismatch":
         expected = (
             f"expected a metric ({', '.join(METRICS)}) and a statistic ({', '.join(STATISTICS)}), such as ttft_p99"
         )
     got = f", got {fault['input']!r}" if kind not in _SAYS_WHAT_IT_GOT | {"extra_forbidden"} else ""
     override = next((o for o in overrides if _concerns(o.partition("=")[0].strip(), key, kind)), None)
-    return f"{f'--set {override}' if override else f'{source}{_line(path, text)}: {key}'}: {expected}{got}"
+    if override:
+        inside = "" if override.partition("=")[0].strip() == key or "tag" in kind else f"{key}: "
+        return f"--set {override}: {inside}{expected}{got}"
+    return f"{source}{_line(path, text)}: {key}: {expected}{got}"
 
 
 def _by_name(path: Sequence[str], tables: Any) -> Sequence[str]:

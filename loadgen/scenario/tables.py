@@ -155,26 +155,31 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def tables_go_together(self) -> Self:
+        faults = []
         for one in self.classes:
             prefix = f"traffic.{one.name}." if one.name else ""
             if not one.ends and (self.measure.duration is None or one.at_once):
                 instead = "" if one.at_once else ", or measure.duration,"
-                raise ValueError(f"{prefix}workload.num_prompts{instead} must say when the load ends")
+                faults.append(f"{prefix}workload.num_prompts{instead} must say when the load ends")
             count = one.workload.num_prompts
+            if isinstance(one.arrivals, ClosedArrivals) and one.workload.finite and count is None:
+                faults.append(f"{prefix}workload ends, and a closed loop goes on: set repeat = true, or num_prompts")
             if isinstance(one.arrivals, ClosedArrivals) and count is not None and count < one.arrivals.users:
-                raise ValueError(
+                faults.append(
                     f"{prefix}arrivals.users = {one.arrivals.users}, but workload.num_prompts = {count}: some users "
                     "would have nothing to send"
                 )
             if isinstance(one.arrivals, SessionsArrivals) and one.workload.kind == "trace":
-                raise ValueError(f"{prefix}arrivals.kind = sessions: a trace's prompts already hold their history")
+                faults.append(f"{prefix}arrivals.kind = sessions: a trace's prompts already hold their history")
         users = sum(one.arrivals.users for one in self.classes if isinstance(one.arrivals, ClosedArrivals))
         cap = self.limits.max_concurrency
         if self.limits.overflow == "drop" and cap is not None and cap < users:
-            raise ValueError(
+            faults.append(
                 f"the {users} users of closed loops are more than limits.max_concurrency = {cap}, and the cap drops: "
                 "some would only ever be turned away"
             )
+        if faults:
+            raise ValueError("; ".join(faults))
         return self
 
     @property

@@ -28,7 +28,23 @@ class Vocabulary(TypedDict):
 
 @cache
 def _tokenizer(path: str) -> workload.Tokenizer:
-    return workload.Tokenizer.load(path)
+    """Raises workload.TokenizerError."""
+    tokenizer = workload.Tokenizer.load(path)
+    if not tokenizer.ordinary_ids:
+        raise workload.TokenizerError(f"{path}: this tokenizer has no tokens but special ones")
+    return tokenizer
+
+
+@cache
+def _conversations(path: str) -> list[tuple[str, ...]]:
+    """Raises traces.DataError."""
+    return [one.turns for one in traces.read_sharegpt(Path(path))]
+
+
+@cache
+def _rows(path: str, most: int | None) -> list[traces.Row]:
+    """Raises traces.DataError."""
+    return list(islice(traces.read_jsonl(Path(path)), most))
 
 
 class _Prompts(Table):
@@ -217,7 +233,7 @@ class ShareGptWorkload(_Prompts):
 
     def prompts(self) -> workload.Workload:
         return workload.ShareGpt(
-            [one.turns for one in traces.read_sharegpt(Path(self.file))],
+            _conversations(self.file),
             self.output_len.distribution() if self.output_len else None,
             self.tokens(),
             shuffle=self.shuffle,
@@ -240,7 +256,7 @@ class JsonlWorkload(_Prompts):
 
     def rows(self) -> list[traces.Row]:
         """Raises traces.DataError."""
-        return list(islice(traces.read_jsonl(Path(self.file)), None if self.repeat else self.num_prompts))
+        return _rows(self.file, None if self.repeat else self.num_prompts)
 
     def stamps(self) -> tuple[NDArray[np.float64], float | None] | None:
         stamps = [row.timestamp for row in self.rows()]

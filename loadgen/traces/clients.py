@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf, isnan, nan
+from math import isnan, nan
 from pathlib import Path
 from typing import Literal
 
@@ -122,6 +122,9 @@ def _fields(line: str, columns: Sequence[str]) -> list[str]:
     return values
 
 
+MOST = {"timestamp_s": 1e10, "rate_rps": 1e6, "cv": 1e6, "shape": 1e6}
+
+
 def _number_of(client: str) -> int:
     if client.isdigit() and client.isascii() and len(client) <= 9:
         return int(client)
@@ -137,8 +140,8 @@ def _read(stamp: str, rate: str, cv: str, pattern: str, shape: str, _scale: str)
             numbers.append(float(value or "nan"))
         except ValueError:
             numbers.append(-1)
-        if numbers[-1] < 0 or numbers[-1] == inf or (name == "timestamp_s" and isnan(numbers[-1])):
-            complaints.append(f"{name}: expected a number from 0 on, got {shown(value)}")
+        if numbers[-1] < 0 or numbers[-1] > MOST[name] or (name == "timestamp_s" and isnan(numbers[-1])):
+            complaints.append(f"{name}: expected a number from 0 to {MOST[name]:g}, got {shown(value)}")
     at, requests, variation, k = numbers
     kind = PATTERNS.get(pattern.lower())
     if kind is None:
@@ -146,11 +149,10 @@ def _read(stamp: str, rate: str, cv: str, pattern: str, shape: str, _scale: str)
     elif kind == "exponential":
         k = 1.0
     elif not complaints and requests > 0 and not k > 0:
-        k = variation**-2 if kind == "gamma" and variation > 0 else nan
+        k = variation**-2 if kind == "gamma" and variation >= 1e-3 else nan
         if isnan(k):
-            complaints.append(
-                f"shape: a {pattern} needs one above 0{' or a cv' if kind == 'gamma' else ''}, got {shown(shape)}"
-            )
+            or_cv = " or a cv of at least 0.001" if kind == "gamma" else ""
+            complaints.append(f"shape: a {pattern} needs one above 0{or_cv}, got {shown(shape)}")
     if complaints or kind is None:
         raise Wrong(*complaints)
     return at, (requests, kind, k)

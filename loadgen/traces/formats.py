@@ -1,6 +1,5 @@
 """What a line of each known trace holds, and what is wrong with it."""
 
-import math
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.traces.lines import Wrong, cells, json_object, number, shown
+from loadgen.traces.lines import LARGEST, Wrong, cells, json_object, number, shown
 
 LONGEST = 10**9 - 1  # tokens in a prompt or an answer
 TIES = 0.05  # share of equal neighbours above which stamps are quantised
@@ -189,9 +188,9 @@ _NUMBER = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 
 
 def _number_text(text: str) -> float:
-    if _NUMBER.fullmatch(text) and (value := float(text)) < math.inf:
+    if _NUMBER.fullmatch(text) and (value := float(text)) <= LARGEST:
         return value
-    raise Wrong(f"expected a number from 0 on, got {shown(text)}")
+    raise Wrong(f"expected a number from 0 to {LARGEST:g}, got {shown(text)}")
 
 
 _INSTANT = re.compile(

@@ -4,7 +4,6 @@ import csv
 import io
 import itertools
 import json
-import math
 import reprlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MOST = 20  # faults told of one file
+LARGEST = 1e15  # of a stamp: beyond it a float does not tell tenths from each other
 LONGEST = 1 << 24  # bytes in a line: a million token ids fit
 PACKED = {
     b"\x1f\x8b": "is packed with gzip: gunzip it first",
@@ -141,9 +141,9 @@ def json_object(line: str) -> dict[str, Any]:
 
 
 def number(value: object) -> int | float:
-    """A finite number of JSON, not below 0."""
-    if type(value) not in (int, float) or not (0 <= value < math.inf):  # type: ignore[operator]
-        raise Wrong(f"expected a number from 0 on, got {shown(value)}")
+    """A number of JSON from 0 to LARGEST."""
+    if type(value) not in (int, float) or not (0 <= value <= LARGEST):  # type: ignore[operator]
+        raise Wrong(f"expected a number from 0 to {LARGEST:g}, got {shown(value)}")
     return value  # type: ignore[return-value]
 
 

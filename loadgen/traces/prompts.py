@@ -1,8 +1,9 @@
 """Data sets of prompts: JSON lines of one's own, and ShareGPT's conversations."""
 
+import sys
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle, takewhile
 from pathlib import Path
@@ -153,7 +154,7 @@ def read_sharegpt(path: Path, limit: int | None = None) -> Iterator[Conversation
 
     faults = Faults(path)
     ordinal = kept = 0
-    with opened(path) as file:
+    with opened(path) as file, _numbers_of_any_length():
         if not file.peek(4096).lstrip().startswith(b"["):
             raise DataError([f"{path}:1: expected a JSON array of conversations"])
         try:
@@ -174,6 +175,17 @@ def read_sharegpt(path: Path, limit: int | None = None) -> Iterator[Conversation
     faults.settle()
     if not kept:
         raise DataError([f"{path}: no conversation begins with a human and has an answer, of {ordinal:,}"])
+
+
+@contextmanager
+def _numbers_of_any_length() -> Iterator[None]:
+    """ijson 3.6 falls over, the process with it, where Python refuses a number of more than 4,300 digits."""
+    most = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        yield
+    finally:
+        sys.set_int_max_str_digits(most)
 
 
 def _turns(item: object) -> tuple[str, ...]:

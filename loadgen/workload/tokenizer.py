@@ -22,6 +22,7 @@ class Tokenizer:
     """Texts to token ids and back. Nothing special is added; a server may add its own, such as a first token."""
 
     _model: "tokenizers.Tokenizer"
+    path: Path = Path("tokenizer.json")
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -44,10 +45,14 @@ class Tokenizer:
             raise TokenizerError(f"{file}: describes no tokenizer: {error}; {_WANTED}") from None
         model.no_truncation()  # either may be stored in the file, and would change what a text counts
         model.no_padding()
-        return cls(model)
+        return cls(model, file)
 
     def encode(self, text: str) -> list[int]:
-        return self._model.encode(text, add_special_tokens=False).ids
+        """The ids of a text; half a surrogate pair, which JSON allows, counts as a question mark."""
+        try:
+            return self._model.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
+        except Exception as error:  # noqa: BLE001 - it raises nothing narrower
+            raise TokenizerError(f"{self.path}: this tokenizer cannot write {text[:40]!r}: {error}") from None
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._model.decode(list(ids), skip_special_tokens=False)
