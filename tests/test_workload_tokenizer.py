@@ -158,3 +158,18 @@ def test_each_form_is_turned_into_the_one_that_is_asked_for() -> None:
     assert (first, third) == (ids, talk)
     assert ids_of(second) == [50, 50]
     assert second.text_len is None
+
+
+def test_a_tokenizer_without_a_word_for_the_unknown_says_so(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(Model(models.WordLevel({"a": 0, "b": 1})).to_str())
+    tokenizer = Tokenizer.load(tmp_path)
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: this tokenizer cannot write every text: WordLevel"):
+        tokenizer.encode("a c")
+    with pytest.raises(TokenizerError, match="cannot write every text"):
+        _ = tokenizer.words
+
+
+def test_half_a_surrogate_pair_counts_as_a_question_mark(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(trained("bytes"))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.encode("a \ud83d b") == tokenizer.encode("a ? b")

@@ -1,7 +1,8 @@
 """A model's tokenizer, read from disk, and prompts turned by it into the form an API takes."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -49,10 +50,15 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; half a surrogate pair, which JSON allows, counts as a question mark."""
-        try:
+        with self._faults():
             return self._model.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:  # noqa: BLE001 - it raises nothing narrower
-            raise TokenizerError(f"{self.path}: this tokenizer cannot write {text[:40]!r}: {error}") from None
+            raise TokenizerError(f"{self.path}: this tokenizer cannot write every text: {error}") from None
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._model.decode(list(ids), skip_special_tokens=False)
@@ -78,7 +84,8 @@ class Tokenizer:
         """
         once = self._model.decode_batch([[id_] for id_ in self.ordinary_ids], skip_special_tokens=False)
         twice = self._model.decode_batch([[id_] * 2 for id_ in self.ordinary_ids], skip_special_tokens=False)
-        again = self._model.encode_batch_fast(twice, add_special_tokens=False)
+        with self._faults():
+            again = self._model.encode_batch_fast(twice, add_special_tokens=False)
         return array(
             "i",
             (
