@@ -140,11 +140,9 @@ def _flow(one: Traffic, scenario: Scenario, seed: int) -> Flow:
         made = flow.open_loop(starts, requests if count is None else itertools.islice(requests, count))
     if duration is not None and isinstance(table, ClosedArrivals | SessionsArrivals):
         made = replace(made, total=None)
-    ran_out = next(requests, None) is None
-    if count is not None and duration is None and len(made.known) < count:
-        raise DataError([_too_few(one, len(made.known), count, of_requests=ran_out)])
-    if duration is not None and ran_out and len(made.known) != count and next(starts, None) is not None:
-        raise DataError([_too_few(one, len(made.known), count, of_requests=True)])
+    endless = isinstance(table, ClosedArrivals) and count is None  # it goes on taking requests
+    if not endless and len(made.known) != count and (fault := _ended_early(one, made, requests, starts, duration)):
+        raise DataError([fault])
     if not made.requests:
         within = "" if duration is None else f" within {duration:g} s"
         raise DataError([f"{_key(one, 'arrivals')}: nothing comes due{within}"])
@@ -167,19 +165,24 @@ def _of_one_form(one: Traffic, requests: Iterable[Request]) -> None:
         raise DataError([f"{_key(one, 'workload')}: {both} cannot be turns of one conversation: give a tokenizer"])
 
 
-def _too_few(one: Traffic, found: int, count: int | None, *, of_requests: bool) -> str:
-    if count is None:
-        asked, instead = "measure.duration", "leave it out"
-    else:
-        asked, instead = f"{_key(one, 'workload.num_prompts')} = {count}", "ask for at most as many"
+def _ended_early(
+    one: Traffic, made: Flow, requests: Iterator[Request], starts: Iterator[float], duration: float | None
+) -> str | None:
+    """What ended a class before its count or the duration did; None where nothing did."""
+    count, found = one.workload.num_prompts, len(made.known)
+    of_requests = next(requests, None) is None
+    if duration is not None and not (of_requests and next(starts, None) is not None):
+        return None  # the arrivals that there are within the duration
+    if count is None and duration is None:
+        return None  # all that there is
+    asked = "measure.duration" if count is None else f"{_key(one, 'workload.num_prompts')} = {count}"
+    instead = "leave it out" if count is None else "ask for at most as many"
     if not of_requests:
         return f"{asked}, but the arrivals end after {found}: {instead}"
     if not found:
         return f"{_key(one, 'workload')}: none of its requests can be used: all were left out as too short or too long"
-    repeat = getattr(one.workload, "repeat", True)
-    return (
-        f"{asked}, but the workload ends after {found}: {instead}{'' if repeat else ' or set workload.repeat = true'}"
-    )
+    or_repeat = "" if getattr(one.workload, "repeat", True) else " or set workload.repeat = true"
+    return f"{asked}, but the workload ends after {found}: {instead}{or_repeat}"
 
 
 def _requests(one: Traffic, scenario: Scenario, rng: np.random.Generator) -> Iterator[Request]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_run import loadgen
 
-from loadgen.exchange import Request
+from loadgen.exchange import Exchange, Request
 from loadgen.histogram import read_log
 from loadgen.record import Record
 from loadgen.scenario import ScenarioError, load
@@ -76,6 +76,18 @@ def test_whichever_of_count_and_duration_comes_first_ends_the_load(tmp_path: Pat
     text = WORKLOAD + 'num_prompts = 30\n[arrivals]\nkind = "fixed"\nrate = 10\n[measure]\nduration = 2.0\n'
     assert len(planned(tmp_path, text).requests) == 20
     assert len(planned(tmp_path, text, "measure.duration=60.0").requests) == 30
+
+
+def test_a_closed_loop_by_duration_takes_every_request_in_order_also_those_drawn_later(tmp_path: Path) -> None:
+    text = WORKLOAD + '[arrivals]\nkind = "closed"\nusers = 2\nthink_time = 1\n[measure]\nduration = 60.0\n'
+    schedule = planned(tmp_path, text)
+    taken = [request.index for request in schedule.requests]
+    exchange = Exchange(schedule.requests[0], 0.0)
+    for _ in range(1500):
+        following = schedule.follow(exchange)
+        assert following
+        taken.append(following[1].index)
+    assert taken == list(range(1502))
 
 
 @pytest.mark.parametrize(
