@@ -43,7 +43,7 @@ class Recorder:
 
     `head` is what is known before the start: mode, scenario, seed, fingerprints, scheduled, target, environment.
     `classes` has the classes of traffic, where there are several, and how many requests of each are scheduled. Rates
-    are over the `window`, in seconds from the start, or as much of it as there was.
+    are over the `window`, in seconds from the start, or unless it is the `whole` load's, as much of it as there was.
     """
 
     def __init__(
@@ -53,12 +53,14 @@ class Recorder:
         itl_rule: ItlRule,
         classes: Mapping[str, int | None] | None = None,
         window: tuple[float, float] = (0.0, inf),
+        *,
+        whole: bool = False,
     ) -> None:
         self.folder = folder
         self._scheduled: int | None = head["counts"]["scheduled"]
         self._data: dict[str, Any] = {"schema": SCHEMA, **head}
         self.turns = 0  # of conversations, that came due
-        self._window = window
+        self._window, self._whole = window, whole
         self._all = Tally(itl_rule, window)
         self._totals = classes or {}
         self._classes = {name: Tally(itl_rule, window) for name in self._totals}
@@ -96,7 +98,9 @@ class Recorder:
     def totals(self, in_flight: InFlight, *, complete: bool) -> dict[str, Any]:
         """The run is over: what it comes to, as it goes into record.json."""
         duration = self._all.last_ended
-        begin, end = self._window[0], min(self._window[1], duration)
+        begin, end = self._window
+        if end == inf or not (complete and self._whole):
+            end = min(end, duration)
         data = self._data | self._all.totals(self._scheduled, end - begin)
         if self._classes:
             data["traffic"] = {

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import resource
 import time
+from collections import Counter
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -45,7 +46,8 @@ async def run(
         head = _head(scenario, name, seed, schedule, endpoint)
         classes = schedule.totals if scenario.traffic else {}
         settled, end = _window(scenario)
-        recorder = Recorder(folder, head, scenario.measure.itl_rule, classes, (settled, end))
+        whole = all(one.workload.num_prompts is None for one in scenario.classes)  # the duration ends it, no count
+        recorder = Recorder(folder, head, scenario.measure.itl_rule, classes, (settled, end), whole=whole)
         overlap = Overlap(scenario.interference) if scenario.interference else None
         await _warm_up(client, schedule, scenario.limits.max_concurrency)
         await client.open(_due_together(schedule, scenario.limits.max_concurrency))
@@ -144,6 +146,7 @@ def _head(scenario: Scenario, name: str, seed: int, schedule: Schedule, endpoint
         "seed": seed,
         "fingerprints": schedule.fingerprints,
         "counts": {"scheduled": schedule.total},
+        "skipped": dict(sum((one.skipped() for one in scenario.classes), Counter())),
         "answers_decide": any(one.answers_decide for one in scenario.classes),
         "target": {"kind": scenario.target.kind, "api": scenario.target.api, **endpoint.identity()},
         "environment": environment(),

@@ -23,7 +23,7 @@ from loadgen.driver import Follow
 from loadgen.exchange import Request
 from loadgen.flow import Flow
 from loadgen.scenario import Scenario, Traffic
-from loadgen.scenario.arrivals import ClosedArrivals, SessionsArrivals
+from loadgen.scenario.arrivals import ClosedArrivals, ReplayArrivals, SessionsArrivals
 from loadgen.traces import DataError
 from loadgen.wire.apis import conversation
 
@@ -181,7 +181,8 @@ def _ended_early(
         return f"{asked}, but the arrivals end after {found}: {instead}"
     if not found:
         return f"{_key(one, 'workload')}: none of its requests can be used: all were left out as too short or too long"
-    or_repeat = "" if getattr(one.workload, "repeat", True) else " or set workload.repeat = true"
+    helps = not getattr(one.workload, "repeat", True) and not isinstance(one.arrivals, ReplayArrivals)
+    or_repeat = "" if not helps else " or set workload.repeat = true"
     return f"{asked}, but the workload ends after {found}: {instead}{or_repeat}"
 
 

@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from serving import FAST, simulator
 from test_run import calm
 from test_traffic import WORKLOAD, run
@@ -85,7 +86,7 @@ def test_a_cache_that_was_to_be_cold_and_was_warm_makes_the_run_invalid(tmp_path
 
 
 def test_a_closed_loop_and_conversations_run_and_are_counted_as_they_come(tmp_path: Path) -> None:
-    closed = '[arrivals]\nkind = "closed"\nusers = 4\nthink_time = 0.05\n'
+    closed = '[arrivals]\nkind = "closed"\nusers = 4\nthink_time = 0.05\nstagger = 0.2\n'
     sessions = '[arrivals]\nkind = "sessions"\nstarts = { kind = "poisson", rate = 20 }\nturns = 4\nthink_time = 0.05\n'
     end = '[measure]\nduration = 0.8\nquantiles = ["p50"]\n'
     with simulator(*FAST, "--enable-cache-report") as (url, _):
@@ -95,12 +96,19 @@ def test_a_closed_loop_and_conversations_run_and_are_counted_as_they_come(tmp_pa
             lines = list(record.requests())
             assert data["counts"]["scheduled"] == data["counts"]["ok"] == len(lines) > 15
             assert data["concurrency"]["peak"] <= 4
+            assert data["window"] == [0.2, 0.8], "from when all users have begun"
+            within = sum(0.2 <= line["ended"] <= 0.8 for line in lines)
+            assert data["throughput"]["requests_per_s"] == pytest.approx(within / 0.6)
             assert max(line["due"] for line in lines) < 0.8
             _, data, record = run(tmp_path, WORKLOAD + sessions + end, "--target", url, "--set", f"target.api={api}")
             assert calm(data["verdict"]["reasons"]) == []
             lines = list(record.requests())
             assert data["counts"]["scheduled"] == data["counts"]["ok"] == len(lines) > 10
             later = [line for line in lines if line["turn"] == 3]
+            assert data["conversations"] == {
+                "turns": 4 * len({line["session"] for line in lines}),
+                "turns_due": len(lines),
+            }
             assert later
             if api == "generate":  # prompt and answer of three turns, but for the last token, are in the cache
                 assert {line["cached_tokens"] for line in later} == {3 * (8 + 2) - 1}

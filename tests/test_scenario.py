@@ -137,7 +137,7 @@ def test_a_target_on_the_command_line_replaces_the_files(tmp_path: Path) -> None
     }  # fmt: skip
     assert load(written(tmp_path, text), target="simulator").target.server.max_running_requests == 4  # type: ignore[union-attr]
     assert faults(tmp_path, text, target="moon") == [
-        "s.toml:11: target: kind must be one of 'simulator', 'url', got 'moon'"
+        "--target moon: expected simulator, or a URL such as http://127.0.0.1:30000"
     ]
 
 

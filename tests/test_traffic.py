@@ -6,13 +6,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from test_run import loadgen
 
+from loadgen import flow
 from loadgen.exchange import Exchange, Request
 from loadgen.histogram import read_log
 from loadgen.record import Record
 from loadgen.scenario import ScenarioError, load
-from loadgen.schedule import Schedule, plan
+from loadgen.schedule import Schedule, _fingerprint_of_flow, plan
+from loadgen.think import Always
+
+
+class Turns:
+    """These numbers of turns, one after the other."""
+
+    def __init__(self, turns: list[int]) -> None:
+        self._turns, self.mean = iter(turns), 2.0
+
+    def draw(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
+        return np.array([next(self._turns) for _ in range(n)])
+
 
 WORKLOAD = "[workload]\ninput_len = 8\noutput_len = 2\n"
 TWO = """\
@@ -76,6 +90,28 @@ def test_whichever_of_count_and_duration_comes_first_ends_the_load(tmp_path: Pat
     text = WORKLOAD + 'num_prompts = 30\n[arrivals]\nkind = "fixed"\nrate = 10\n[measure]\nduration = 2.0\n'
     assert len(planned(tmp_path, text).requests) == 20
     assert len(planned(tmp_path, text, "measure.duration=60.0").requests) == 30
+
+
+def test_think_times_and_where_conversations_begin_are_in_the_fingerprint(tmp_path: Path) -> None:
+    text = WORKLOAD + 'num_prompts = 12\n[arrivals]\nkind = "sessions"\nstarts = { kind = "oneshot" }\n'
+    base = planned(tmp_path, text + "turns = 3\nthink_time = 1\n")
+    slower = planned(tmp_path, text + "turns = 3\nthink_time = 2\n")
+    assert base.requests == slower.requests
+    assert base.fingerprints["schedule"] != slower.fingerprints["schedule"]
+    longer = planned(tmp_path, text + "turns = 4\nthink_time = 1\n")
+    assert base.fingerprints["workload"] == longer.fingerprints["workload"]
+    assert base.fingerprints["schedule"] != longer.fingerprints["schedule"]
+
+
+def test_only_where_conversations_begin_differs_and_the_fingerprint_tells() -> None:
+    requests = [Request(i, [i], 1) for i in range(4)]
+    flows = [
+        flow.sessions([0.0, 0.0], own, own, Turns(turns), Always(1.0), np.random.default_rng(1), None)
+        for turns in ([1, 3], [3, 1])
+        for own in [iter(requests)]
+    ]
+    assert list(flows[0].thinks) == list(flows[1].thinks)
+    assert len({_fingerprint_of_flow(made) for made in flows}) == 2
 
 
 def test_a_closed_loop_by_duration_takes_every_request_in_order_also_those_drawn_later(tmp_path: Path) -> None:

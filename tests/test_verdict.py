@@ -131,6 +131,7 @@ def test_each_thing_that_spoils_a_run_is_a_reason(changes: dict[str, Any], expec
         ("a warm cache that was wanted", {"prompts__cache__unexplained_tokens": 9999,
                                           "scenario__measure__flush_cache": False}),
         ("nine in ten prefills met a full batch", {"interference": {"prefills": 20, "met_full": 18, "full": 4}}),
+        ("answers that decide have no rate to fall behind", {"answers_decide": True, "offered__achieved_span": 150.0}),
         ("answers of one token have no TPOT", {"metrics__tpot__count": 0, "metrics__itl__count": 0}),
         ("few samples carry a median", {"metrics__e2e__count": 5, "scenario__measure__quantiles": ["p50"]}),
     ],

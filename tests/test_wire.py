@@ -300,7 +300,9 @@ def test_payloads_say_what_was_asked_for() -> None:
     assert sent["chat"]["messages"] == [{"role": "user", "content": "w11 w12 w13"}]
     for name in ("completions", "chat"):
         assert sent[name]["max_tokens"] == 7
-        assert (sent[name]["temperature"], sent[name]["top_p"], sent[name]["ignore_eos"]) == (0.7, 0.9, False)
+        assert (sent[name]["temperature"], sent[name]["top_p"]) == (0.7, 0.9)
+        assert "ignore_eos" not in sent[name], "no field of the servers' own where it is not needed"
+        assert json.loads(APIS[name].payload(Request(0, [1], 1), "m"))["ignore_eos"] is True
         assert sent[name]["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
         assert sent[name]["model"] == "m"
     assert all(body["stream"] is True for body in sent.values())

@@ -88,7 +88,8 @@ def _rows(process: Arrivals, at: NDArray[np.float64], span: float) -> Iterator[t
         if FEW <= windows <= MANY:
             theory = process.dispersion(window, span)
             here = statistics.dispersion(at, window, span)
-            yield f"dispersion, {window:g} s", here, theory, theory * sqrt(2 / (windows - 1))
+            error = theory * sqrt(2 / (windows - 1)) if process.variance(span) else nan  # nothing random, no error
+            yield f"dispersion, {window:g} s", here, theory, error
 
 
 def _law(process: Arrivals, at: NDArray[np.float64]) -> Iterator[str]:

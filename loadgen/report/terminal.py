@@ -40,14 +40,13 @@ def _parts(data: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield verdict(data)
     if "verdict" in data:
         yield _latencies(data, data["scenario"]["measure"]["quantiles"])
-        for name, own in data.get("traffic", {}).items():
-            yield Text(f"\n{name}", style="bold")
-            yield _latencies(own, data["scenario"]["measure"]["quantiles"])
-            yield from (Text(f"{key:<12}{line}") for key, line in _counts(own))
-        lines = _lines(data)
-    else:
-        lines = _counts(data)
-    yield from (Text(f"{name:<12}{line}") for name, line in lines)
+    yield from (Text(f"{name:<12}{line}") for name, line in (_lines(data) if "verdict" in data else _counts(data)))
+    for name, own in data.get("traffic", {}).items():
+        yield Text(f"\n{name}", style="bold")
+        yield _latencies(own, data["scenario"]["measure"]["quantiles"])
+        yield from (Text(f"{key:<12}{line}") for key, line in _counts(own))
+        if own["counts"]["ok"]:
+            yield Text(f"{'throughput':<12}{_throughput(own)}")
 
 
 def heading(data: Mapping[str, Any]) -> str:
@@ -81,7 +80,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def _lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    counts, rates, concurrency = data["counts"], data["throughput"], data["concurrency"]
+    counts, concurrency = data["counts"], data["concurrency"]
     yield from _counts(data)
     if data["offered"]["achieved_per_s"]:
         scheduled = f"{data['offered']['scheduled_per_s']:.2f}/s scheduled"
@@ -92,8 +91,9 @@ def _lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         due, turns = conversations["turns_due"], conversations["turns"]
         yield "turns", f"{due:,} of {turns:,} of the conversations that began came due before the end"
     if counts["ok"]:
-        tokens = f"{rates['input_tokens_per_s']:,.0f} input and {rates['output_tokens_per_s']:,.0f} output tokens/s"
-        yield "throughput", f"{rates['requests_per_s']:.2f} requests/s, {tokens} {_over(data)}"
+        yield "throughput", f"{_throughput(data)} {_over(data)}"
+    for reason, n in data.get("skipped", {}).items():
+        yield "trace", f"{n:,} of its rows were skipped for an {reason}"
     yield from _prompts(data)
     yield from _interference(data)
     cap = data["scenario"]["limits"]["max_concurrency"]
@@ -104,6 +104,14 @@ def _lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, slo in data["slo"].items():
         reached = "too few samples" if slo["value"] is None else f"{slo['value'] * 1e3:,.2f} ms"
         yield "SLO", f"{key} ≤ {slo['limit'] * 1e3:g} ms: {'met' if slo['met'] else 'MISSED'}, {reached}"
+
+
+def _throughput(data: Mapping[str, Any]) -> str:
+    rates = data["throughput"]
+    if rates["requests_per_s"] is None:
+        return "no time to take a rate over"
+    tokens = f"{rates['input_tokens_per_s']:,.0f} input and {rates['output_tokens_per_s']:,.0f} output tokens/s"
+    return f"{rates['requests_per_s']:.2f} requests/s, {tokens}"
 
 
 def _over(data: Mapping[str, Any]) -> str:
@@ -123,11 +131,12 @@ def _prompts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{lengths['most']} tokens: {lengths['server_tokens']:,} in all, {lengths['asked_tokens']:,} asked for",
         )
     if not cache["requests"]:
-        yield "cache", f"hits are not reported by this server; {_flushed(data)}"
+        how = "SGLang tells them on its OpenAI API with --enable-cache-report"
+        yield "cache", f"hits are not reported by this server ({how}); {_flushed(data)}"
         return
     known = cache["shared_known"]
     of_them = "" if known == cache["requests"] else f" of the {known} requests where that is known"
-    shared = f"{cache['shared_tokens']:,} had been sent before{of_them}; " if known else ""
+    shared = f"{cache['shared_tokens']:,} had been sent before in this run{of_them}; " if known else ""
     yield (
         "cache",
         f"{cache['hit_rate']:.1%} hit: {cache['cached_tokens']:,} of {cache['prompt_tokens']:,} prompt tokens, in "

@@ -149,10 +149,15 @@ class ReplayArrivals(Window):
             raise ValueError(f"{', '.join(sorted(given))}: only beside a file; the workload's own file has its own")
         return self
 
+    def trace(self) -> traces.Trace:
+        """That of its own file; raises traces.DataError."""
+        assert self.file is not None
+        return trace_of(self.file, self.format, self.start, self.stop)
+
     def process(self, stamps: NDArray[np.float64] | None = None, bin_: float | None = None) -> arrivals.Arrivals:
         """`stamps` are the workload's, where there is no file of our own; raises traces.DataError."""
         if self.file is not None:
-            trace = trace_of(self.file, self.format, self.start, self.stop)
+            trace = self.trace()
             stamps, bin_ = trace.at, trace.bin
         assert stamps is not None
         spread = None if self.stamps == "raw" else self.bin or bin_

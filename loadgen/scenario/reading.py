@@ -40,7 +40,10 @@ def load(source: Path, overrides: Sequence[str] = (), target: str | None = None)
         raise ScenarioError(str(source), [f"{source}: cannot be read: {reason}"]) from None
     faults = [fault for override in overrides if (fault := _override(tables, override))]
     if target is not None:
-        _retarget(tables, target)
+        if target != "simulator" and "://" not in target:
+            faults.append(f"--target {target}: expected simulator, or a URL such as http://127.0.0.1:30000")
+        else:
+            _retarget(tables, target)
     try:
         scenario = Scenario.model_validate(tables, context={"folder": source.parent})
     except ValidationError as error:
@@ -61,6 +64,8 @@ def _override(tables: dict[str, Any], override: str) -> str | None:
     if not (last and all(path) and text and "\n" not in text and (path or isinstance(value, dict))):
         return f"--set {override}: expected table.key=value, such as arrivals.rate=8"
     value = _from_here(last, value)
+    if "traffic" in tables and [*path, last][0] in ("workload", "arrivals"):
+        return f"--set {override}: this scenario has classes: say traffic.NAME.{override}"
     table: Any = tables
     for name in path:
         if isinstance(table, list):  # [[traffic]]: a class by its name

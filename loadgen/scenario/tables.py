@@ -4,6 +4,7 @@ Either one `[workload]` and one `[arrivals]`, or several `[[traffic]]` tables th
 the same list of classes for both.
 """
 
+from collections import Counter
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -22,7 +23,7 @@ from loadgen.scenario.arrivals import (
 )
 from loadgen.scenario.fields import Count, Instant, Seconds, Share, Table
 from loadgen.scenario.target import SimulatorTarget, Target
-from loadgen.scenario.workload import Workload
+from loadgen.scenario.workload import TraceWorkload, Workload
 
 STATISTICS = ("mean", *QUANTILES, "max")
 
@@ -89,6 +90,13 @@ class Traffic(Table):
         if (stamps := self.workload.stamps()) is None:
             raise traces.DataError(["arrivals.file: the workload has no stamps of its own: say which to replay"])
         return self.arrivals.process(*stamps)
+
+    def skipped(self) -> Counter[str]:
+        """Rows of its traces that cannot be replayed, by reason."""
+        read = [self.workload.trace()] if isinstance(self.workload, TraceWorkload) else []
+        if isinstance(self.arrivals, ReplayArrivals) and self.arrivals.file is not None:
+            read.append(self.arrivals.trace())
+        return Counter({reason: n for trace in read for reason, n in trace.skipped.items()})
 
     @property
     def ends(self) -> bool:

@@ -45,7 +45,7 @@ def _openai(request: Request, model: str) -> dict[str, Any]:
         "max_tokens": request.output_len,  # chat's newer name, max_completion_tokens, is not known to older servers
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "ignore_eos": sampling.ignore_eos,  # not OpenAI's own; SGLang and vLLM know it
+        **({"ignore_eos": True} if sampling.ignore_eos else {}),  # not OpenAI's own; SGLang and vLLM know it
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     }
 
