@@ -6,6 +6,7 @@ from array import array
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import pytest
 from spelling import trained
 from test_prefix_cache import SHARED
@@ -55,6 +56,13 @@ def test_a_trace_may_lend_its_stamps_to_other_prompts_and_its_lengths_to_other_a
     assert {request.input_len for request in other.requests} == {5}
     poisson = replayed(tmp_path, "arrivals={kind='poisson', rate=5}")
     assert [request.output_len for request in poisson.requests] == [1, 1, 3, 3, 10]
+
+
+def test_a_jitter_moves_stamps_within_the_bin_that_was_said(tmp_path: Path) -> None:
+    jittered = replayed(tmp_path, "arrivals.stamps=jitter", "arrivals.bin=0.25")
+    moved = np.array(jittered.offsets) - AZURE_OFFSETS
+    assert np.all((moved >= 0) & (moved < 0.25))
+    assert np.count_nonzero(moved) >= 4
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.driver import InFlight
 from loadgen.exchange import Exchange, Outcome, Request
 from loadgen.record import Record, Recorder, RecordError
 
@@ -81,4 +82,25 @@ def test_a_request_is_on_the_disk_as_soon_as_it_has_ended(tmp_path: Path) -> Non
         "output_len": 1, "input_tokens": 2, "output_tokens": 1, "chunks": 1, "cached_tokens": None,
         "shared_tokens": None, "outcome": "ok", "detail": "",
     }  # fmt: skip
+    recorder._files.close()
+
+
+def ended(index: int, at: float, session: int | None = None) -> Exchange:
+    made = Exchange(Request(index, [1], 1, session=session), 0.0, ready=0.0, sent=0.0, ended=at, outcome=Outcome.OK)
+    made.chunk(at, 1)
+    return made
+
+
+@pytest.mark.parametrize(("whole", "complete", "seconds"), [(True, True, 10), (False, True, 4), (True, False, 4)])
+def test_rates_are_over_the_whole_window_unless_a_count_or_an_interruption_cut_it(
+    tmp_path: Path, whole: bool, complete: bool, seconds: float
+) -> None:
+    recorder = Recorder(tmp_path, HEAD, "spread", window=(0.0, 10.0), whole=whole)
+    recorder.begin(start=0.0, epoch=1_796_083_200.0)
+    for index, at in enumerate([1.0, 4.0]):
+        recorder.add(ended(index, at, session=0 if index else None))
+    data = recorder.totals(InFlight(None, lambda: 5.0), complete=complete)
+    assert (data["window"], data["duration"]) == ([0.0, seconds], 4.0)
+    assert data["throughput"]["requests_per_s"] == 2 / seconds
+    assert recorder.turns == 1
     recorder._files.close()

@@ -50,8 +50,7 @@ def test_the_verdict_stands_before_the_figures_and_every_line_has_its_unit() -> 
         "requests    1000 scheduled, 1000 sent, 997 ok, 3 failed (2 status, 1 timeout), 0 dropped",
         "rate        10.00/s left, 10.00/s scheduled",
         "throughput  9.95 requests/s, 2,547 input and 318 output tokens/s over 100.5 s",
-        "cache       0.0% hit: 0 of 256,000 prompt tokens, in 0 of 1000 requests; 0 had been sent before in this run; "
-        "flushed before",
+        "cache       0.0% hit: 0 of 256,000 prompt tokens, in 0 of 1000 requests; nothing is shared; flushed before",
         "in flight   mean 3.2, peak 16; 25.0% of the time at the cap of 64",
         "overflow    2 values over 1 h were counted as 1 h",
         "SLO         ttft_p99 ≤ 500 ms: met, 400.00 ms",

@@ -66,6 +66,17 @@ def test_the_figures_shown_are_those_of_the_schedule(tmp_path: Path) -> None:
     assert sum(int(bar[1].replace(",", "")) for bar in bars) == offsets.size
 
 
+def test_a_schedule_that_a_count_cuts_is_held_against_the_time_it_took(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(
+        "[workload]\ninput_len=1\noutput_len=1\nnum_prompts=100\n[arrivals]\nkind='poisson'\nrate=10\n"
+        "[measure]\nduration=100\n"
+    )
+    (row,) = [line.split() for line in printed(path) if line.startswith("requests  ")]
+    assert abs(float(row[3])) < 4
+    assert float(row[2]) == pytest.approx(10 * plan(load(path), 0).offsets[-1], rel=1e-3)
+
+
 def test_endless_arrivals_end_with_a_data_set_that_does(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "a", "output_len": 1}\n' * 7)
     path = tmp_path / "s.toml"

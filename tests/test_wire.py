@@ -307,3 +307,29 @@ def test_payloads_say_what_was_asked_for() -> None:
         assert sent[name]["model"] == "m"
     assert all(body["stream"] is True for body in sent.values())
     assert [api.path for api in APIS.values()] == ["/generate", "/v1/completions", "/v1/chat/completions"]
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_a_turn_keeps_the_ids_or_the_text_of_its_answer_whether_they_come_whole_or_piece_by_piece(
+    incremental: bool,
+) -> None:
+    ids, texts = [7, 8, 9], ["a", "ab", "abc"]
+    events = []
+    for n in (1, 2, 3):
+        said = {"text": texts[n - 1][-1], "output_ids": ids[n - 1 : n]}
+        if not incremental:
+            said = {"text": texts[n - 1], "output_ids": ids[:n]}
+        meta = {"prompt_tokens": 1, "completion_tokens": n, "finish_reason": {"type": "length"} if n == 3 else None}
+        events.append(said | {"meta_info": meta})
+    stream = b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in events) + b"data: [DONE]\n\n"
+    for prompt, expected in ([1], ids), ("one", "abc"):
+        exchange = Exchange(Request(0, prompt, 3, session=0), due=0.0)
+        answer = APIS["generate"].answer(exchange)
+        answer.feed(stream, 1.0)
+        answer.close()
+        assert exchange.answer == expected
+    alone = Exchange(Request(0, [1], 3), due=0.0)
+    answer = APIS["generate"].answer(alone)
+    answer.feed(stream, 1.0)
+    answer.close()
+    assert alone.answer is None, "nobody will need it"

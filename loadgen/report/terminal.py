@@ -136,7 +136,12 @@ def _prompts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     known = cache["shared_known"]
     of_them = "" if known == cache["requests"] else f" of the {known} requests where that is known"
-    shared = f"{cache['shared_tokens']:,} had been sent before in this run{of_them}; " if known else ""
+    sent = (
+        f"{cache['shared_tokens']:,} had been sent before in this run"
+        if cache["shared_tokens"]
+        else "nothing is shared"
+    )
+    shared = f"{sent}{of_them}; " if known else ""
     yield (
         "cache",
         f"{cache['hit_rate']:.1%} hit: {cache['cached_tokens']:,} of {cache['prompt_tokens']:,} prompt tokens, in "
