@@ -333,3 +333,15 @@ def test_a_turn_keeps_the_ids_or_the_text_of_its_answer_whether_they_come_whole_
     answer.feed(stream, 1.0)
     answer.close()
     assert alone.answer is None, "nobody will need it"
+
+
+@pytest.mark.parametrize("ids", [[None], ["7"], [True], [-1], [1 << 31]])
+def test_output_ids_that_are_none_are_a_fault_where_a_turn_will_need_them(ids: list[object]) -> None:
+    """Unseen, they would end the run where the next turn is made of them."""
+    meta = {"prompt_tokens": 1, "completion_tokens": 1, "finish_reason": {"type": "length"}}
+    stream = b"data: %b\n\ndata: [DONE]\n\n" % json.dumps({"text": "a", "output_ids": ids, "meta_info": meta}).encode()
+    answer = APIS["generate"].answer(Exchange(Request(0, [1], 1, session=0), due=0.0))
+    answer.feed(stream, 1.0)
+    with pytest.raises(Fault, match="output_ids that are no token ids") as caught:
+        answer.close()
+    assert caught.value.kind is Outcome.PROTOCOL

@@ -135,7 +135,9 @@ class GenerateAnswer(Answer):
     def close(self) -> None:
         super().close()
         if isinstance(self._said, list):
-            self._exchange.answer = [_tokens(id_) for id_ in self._said]
+            if not all(type(id_) is int and 0 <= id_ < 1 << 31 for id_ in self._said):
+                raise Fault(Outcome.PROTOCOL, f"output_ids that are no token ids: {_printable(str(self._said))}")
+            self._exchange.answer = self._said
         elif isinstance(self._said, str):
             self._exchange.answer = self._said
 
