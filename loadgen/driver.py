@@ -5,7 +5,8 @@ so that the time a send takes never adds up, and it sleeps again where a timer w
 rounded to the millisecond). Nothing on the server's side slows the pacer: at `max_concurrency` a request joins a
 queue, and its latency runs on from when it was due, or it is dropped and counted.
 
-Closed loops and conversations have requests that follow on an answer: those are due a think time after it ended.
+Closed loops and conversations have requests that follow on an answer: those are due a think time after the last of
+it was read.
 """
 
 import asyncio

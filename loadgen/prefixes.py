@@ -1,6 +1,7 @@
 """How much of each prompt this run had sent before: all that a prefix cache which began cold can hold of it."""
 
 import asyncio
+from array import array
 
 from loadgen.driver import Client
 from loadgen.exchange import Exchange
@@ -33,4 +34,4 @@ class Prefixes:
         """The next turn of a conversation begins with this prompt and its answer."""
         prompt, answer = exchange.request.prompt, exchange.answer
         if self._sharing and answer is not None and not isinstance(answer, str) and not isinstance(prompt, str | tuple):
-            self._sharing.add([*prompt, *answer])
+            self._sharing.add(array("i", prompt) + array("i", answer))

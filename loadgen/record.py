@@ -14,7 +14,7 @@ Seconds everywhere but in the interval logs; instants count from the start of th
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -73,13 +73,14 @@ class Recorder:
         self._data["started"] = round(epoch, 6)
         self._requests = self._append("requests.jsonl")
         self._timeline = self._append("timeline.jsonl")
-        self._all.begin(lambda metric: IntervalLog(self._append(f"{metric}.hlog"), metric.upper(), epoch))
+        self._all.begin(self._logs(epoch))
         for name, tally in self._classes.items():
-            self._begin_class(tally, name, epoch)
+            tally.begin(self._logs(epoch, f".{name}"))
         self._write("record.json", json.dumps(self._data | {"complete": False}, indent=2))
 
-    def _begin_class(self, tally: Tally, name: str, epoch: float) -> None:
-        tally.begin(lambda metric: IntervalLog(self._append(f"{metric}.{name}.hlog"), metric.upper(), epoch))
+    def _logs(self, epoch: float, of: str = "") -> Callable[[str], IntervalLog]:
+        """What opens the interval log of a metric: for all, or `of` one class."""
+        return lambda metric: IntervalLog(self._append(f"{metric}{of}.hlog"), metric.upper(), epoch)
 
     def point(self, point: Mapping[str, Any]) -> None:
         """Note a point of the time line."""

@@ -138,7 +138,7 @@ def _flow(one: Traffic, scenario: Scenario, seed: int) -> Flow:
         _of_one_form(one, made.known)
     else:
         made = flow.open_loop(starts, requests if count is None else itertools.islice(requests, count))
-    if duration is not None and isinstance(table, ClosedArrivals | SessionsArrivals):
+    if duration is not None and one.answers_decide:
         made = replace(made, total=None)
     endless = isinstance(table, ClosedArrivals) and count is None  # it goes on taking requests
     if not endless and len(made.known) != count and (fault := _ended_early(one, made, requests, starts, duration)):

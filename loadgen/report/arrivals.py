@@ -79,8 +79,8 @@ def _signed(value: float) -> str:
 
 def _rows(process: Arrivals, at: NDArray[np.float64], span: float) -> Iterator[tuple[str, float, float, float]]:
     """Name, figure of this schedule, theory, and its standard error; nan where there is none."""
-    expected, error = (process.expected(span), sqrt(process.variance(span))) if span else (nan, nan)
-    yield "requests", at.size, expected, error
+    expected, variance = (process.expected(span), process.variance(span)) if span else (nan, nan)
+    yield "requests", at.size, expected, sqrt(variance)
     yield "requests/s", at.size / span if span else inf, expected / span if span else inf, nan
     yield "CV of gaps", statistics.gap_cv(at) if at.size > 2 else nan, process.cv, nan
     for window in WINDOWS:
@@ -88,7 +88,7 @@ def _rows(process: Arrivals, at: NDArray[np.float64], span: float) -> Iterator[t
         if FEW <= windows <= MANY:
             theory = process.dispersion(window, span)
             here = statistics.dispersion(at, window, span)
-            error = theory * sqrt(2 / (windows - 1)) if process.variance(span) else nan  # nothing random, no error
+            error = theory * sqrt(2 / (windows - 1)) if variance else nan  # nothing random, no error
             yield f"dispersion, {window:g} s", here, theory, error
 
 

@@ -217,7 +217,7 @@ class ClosedArrivals(Table):
         return arrivals.Staggered(self.users, self.spread)
 
 
-Starts = Annotated[
+_Processes = (
     FixedArrivals
     | PoissonArrivals
     | GammaArrivals
@@ -230,9 +230,8 @@ Starts = Annotated[
     | DiurnalArrivals
     | PiecewiseArrivals
     | OneshotArrivals
-    | ClientsArrivals,
-    Field(discriminator="kind"),
-]
+)
+Starts = Annotated[_Processes | ClientsArrivals, Field(discriminator="kind")]
 
 
 class SessionsArrivals(Table):
@@ -249,21 +248,5 @@ class SessionsArrivals(Table):
 
 
 Arrivals = Annotated[
-    FixedArrivals
-    | PoissonArrivals
-    | GammaArrivals
-    | WeibullArrivals
-    | BurstArrivals
-    | MmppArrivals
-    | RampArrivals
-    | StepArrivals
-    | SpikeArrivals
-    | DiurnalArrivals
-    | PiecewiseArrivals
-    | OneshotArrivals
-    | ReplayArrivals
-    | ClientsArrivals
-    | ClosedArrivals
-    | SessionsArrivals,
-    Field(discriminator="kind"),
+    _Processes | ReplayArrivals | ClientsArrivals | ClosedArrivals | SessionsArrivals, Field(discriminator="kind")
 ]
