@@ -92,6 +92,21 @@ def test_whichever_of_count_and_duration_comes_first_ends_the_load(tmp_path: Pat
     assert len(planned(tmp_path, text, "measure.duration=60.0").requests) == 30
 
 
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        'kind = "closed"\nusers = 2\nthink_time = 1\n',
+        'kind = "sessions"\nstarts = { kind = "fixed", rate = 2 }\nturns = 2\nthink_time = 1\n',
+    ],
+)
+def test_how_many_come_due_is_known_only_where_no_duration_ends_what_answers_decide(
+    tmp_path: Path, arrivals: str
+) -> None:
+    text = WORKLOAD + f"num_prompts = 12\n[arrivals]\n{arrivals}"
+    assert planned(tmp_path, text).total == 12
+    assert planned(tmp_path, text + "[measure]\nduration = 60.0\n").total is None
+
+
 def test_think_times_and_where_conversations_begin_are_in_the_fingerprint(tmp_path: Path) -> None:
     text = WORKLOAD + 'num_prompts = 12\n[arrivals]\nkind = "sessions"\nstarts = { kind = "oneshot" }\n'
     base = planned(tmp_path, text + "turns = 3\nthink_time = 1\n")
