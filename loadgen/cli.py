@@ -1,6 +1,7 @@
 """The command line. Heavy things are imported where they are used: `loadgen --help` answers at once.
 
-Exit codes: 0 fine, 1 an SLO was missed, 2 wrong use, 3 the run is INVALID, 4 the target failed, 130 interrupted.
+Exit codes: 0 fine, 1 the check failed (an SLO was missed, a fixed batch does not fit), 2 wrong use, 3 the run is
+INVALID or a comparison refused, 4 the target failed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from loadgen.record import Record
     from loadgen.scenario import Scenario
     from loadgen.schedule import Schedule
+    from loadgen.target import Mode
 
-SLO_MISSED, WRONG_USE, INVALID, TARGET_FAILED, INTERRUPTED = 1, 2, 3, 4, 130
+TARGETS = "simulator, sglang, or the URL of a running server; by default the scenario's."
+CHECK_FAILED, WRONG_USE, INVALID, TARGET_FAILED, INTERRUPTED = 1, 2, 3, 4, 130
 
 
 def main() -> None:
@@ -54,7 +57,16 @@ def commands() -> None:
 
 @commands.command()
 @click.argument("scenario")
-@click.option("--target", help="simulator, or the URL of a running server; by default the scenario's.")
+@click.option("--target", help=TARGETS)
+@click.option(
+    "--mode",
+    type=click.Choice(["serving", "oneshot", "static"]),
+    default="serving",
+    show_default=True,
+    help="serving: over HTTP; oneshot: all prompts at once into an engine in this process; static: fixed batches "
+    "straight into its model runner.",
+)
+@click.option("--batch-size", type=click.IntRange(1), help="Of static: sequences a batch; default: the server's most.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key: --set arrivals.rate=8")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the schedule and the prompts.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the record; by default a new one in runs/.")
@@ -74,6 +86,8 @@ def commands() -> None:
 def run(
     scenario: str,
     target: str | None,
+    mode: Mode,
+    batch_size: int | None,
     overrides: tuple[str, ...],
     seed: int,
     out: Path | None,
@@ -95,18 +109,43 @@ def run(
     }
     short = [f"{keys[name]}={value}" for name, value in shorthands.items() if value is not None]
     checked, name = _load(scenario, [*short, *overrides], target)
-    schedule = _plan(checked, seed)
+    if batch_size is not None and mode != "static":
+        _stop(WRONG_USE, "--batch-size is of --mode static")
+    checked, schedule = _planned(checked, seed, mode)
+    if mode != "serving":
+        _enter(checked)
     folder = _new_folder(out, name)
-    record = _run(checked, schedule, name, seed, folder, as_json=as_json, quiet=quiet)
+    record = _run(checked, schedule, name, seed, folder, as_json=as_json, quiet=quiet, mode=mode, batch_size=batch_size)
     _print(record, as_json=as_json, quiet=quiet)
     sys.exit(_exit_code(record.data))
 
 
-def _plan(scenario: Scenario, seed: int) -> Schedule:
-    from loadgen.schedule import plan
+def _planned(scenario: Scenario, seed: int, mode: Mode) -> tuple[Scenario, Schedule]:
+    """A scenario and its schedule under a seed, or as the modes without a service have them: all at once."""
+    from loadgen.schedule import at_once, plan
 
     with _inputs():
-        return plan(scenario, seed)
+        schedule = plan(scenario, seed)
+        if mode == "serving":
+            return scenario, schedule
+        if scenario.target.kind == "url":
+            _stop(WRONG_USE, f"--mode {mode} runs in this process: it needs the target simulator or sglang, not a URL")
+        if scenario.target.api != "generate":
+            _stop(WRONG_USE, f'--mode {mode} takes token ids or texts: set target.api = "generate"')
+        return at_once(scenario, schedule)
+
+
+def _enter(scenario: Scenario) -> None:
+    """Into SGLang's environment, where the mode needs it in this process."""
+    from loadgen.scenario import SglangTarget
+    from loadgen.target import TargetError
+    from loadgen.target.inprocess import enter
+
+    if isinstance(scenario.target, SglangTarget):
+        try:
+            enter(scenario.target)
+        except TargetError as error:
+            _stop(TARGET_FAILED, str(error))
 
 
 @contextlib.contextmanager
@@ -124,7 +163,16 @@ def _inputs() -> Iterator[None]:
 
 
 def _run(
-    scenario: Scenario, schedule: Schedule, name: str, seed: int, folder: Path, *, as_json: bool, quiet: bool
+    scenario: Scenario,
+    schedule: Schedule,
+    name: str,
+    seed: int,
+    folder: Path,
+    *,
+    as_json: bool,
+    quiet: bool,
+    mode: Mode,
+    batch_size: int | None,
 ) -> Record:
     import asyncio
     import resource
@@ -142,7 +190,10 @@ def _run(
         assert task is not None
         # SIGTERM ends a run as Ctrl-C does: what was seen is kept, what was started is ended.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await run_scenario(scenario, schedule, name, seed, folder, watch)
+        tell = _teller(quiet=quiet)
+        return await run_scenario(
+            scenario, schedule, name, seed, folder, watch, mode=mode, batch_size=batch_size, tell=tell
+        )
 
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one open file for each request in flight
@@ -159,6 +210,8 @@ def _run(
             click.echo("interrupted before the run began", err=True)
         sys.exit(INTERRUPTED)
     except TargetError as error:
+        with contextlib.suppress(RecordError):
+            _print(Record.read(folder), as_json=as_json, quiet=quiet)
         with contextlib.suppress(OSError):
             folder.rmdir()  # where nothing was recorded
         _stop(TARGET_FAILED, f"{error}")
@@ -169,6 +222,10 @@ def _run(
         if bugs or not failed:
             raise
         _stop(INVALID, f"the record in {folder} could not be written: {failed.exceptions[0]}")
+
+
+def _teller(*, quiet: bool) -> Callable[[str], None]:
+    return (lambda _: None) if quiet else lambda text: click.echo(text, err=True)
 
 
 def _load(scenario: str, overrides: list[str], target: str | None) -> tuple[Scenario, str]:
@@ -225,9 +282,13 @@ def _print(record: Record, *, as_json: bool, quiet: bool) -> None:
 
 
 def _exit_code(data: dict[str, Any]) -> int:
+    from loadgen.verdict import fits
+
+    if not fits(data):
+        return CHECK_FAILED
     if not data.get("verdict", {}).get("valid"):
         return INVALID
-    return 0 if all(slo["met"] for slo in data["slo"].values()) else SLO_MISSED
+    return 0 if all(slo["met"] for slo in data["slo"].values()) else CHECK_FAILED
 
 
 def _stop(code: int, *lines: str) -> NoReturn:

@@ -53,6 +53,7 @@ class Outcome(StrEnum):
     TRUNCATED = "truncated"  # the stream stopped before its end mark
     SERVER_ERROR = "server_error"  # an error object inside a 200
     TOKEN_MISMATCH = "token_mismatch"  # other than the number of tokens asked for, or counts that contradict
+    NO_ROOM = "no_room"  # a fixed batch that the pool or the memory has no room for
     CANCELLED = "cancelled"  # still open when the run was stopped
 
 

@@ -4,8 +4,10 @@
                      incomplete, and again when it ends
     requests.jsonl   one line a request, appended as it ends, so that a killed run keeps what it saw
     *.hlog           HDR interval logs of ttft, ttft_service, tpot, itl, e2e and lateness, in µs
+    chunks.f64       when each chunk was read: little-endian doubles, for each line of requests.jsonl as many as it says
     timeline.jsonl   the client's load and the server's over time
     server.log       the log of a server that was started for the run
+    steps.jsonl      what the server's log says of its steps, on the run's clock
     card.yaml        the run in the keys of a model-serving card
 
 Seconds everywhere but in the interval logs; instants count from the start of the run.
@@ -14,7 +16,7 @@ Seconds everywhere but in the interval logs; instants count from the start of th
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -72,6 +74,7 @@ class Recorder:
         self._start = start
         self._data["started"] = round(epoch, 6)
         self._requests = self._append("requests.jsonl")
+        self._chunks = self._files.enter_context((self.folder / "chunks.f64").open("ab", buffering=0))
         self._timeline = self._append("timeline.jsonl")
         self._all.begin(self._logs(epoch))
         for name, tally in self._classes.items():
@@ -90,6 +93,8 @@ class Recorder:
         """Note an exchange that has ended."""
         assert exchange.ended is not None
         ended = exchange.ended - self._start
+        if exchange.at:  # before its line: a kill in between leaves chunks without a line, which are left out
+            self._chunks.write((np.frombuffer(exchange.at) - self._start).astype("<f8").tobytes())
         self._requests.write(json.dumps(_line(exchange, self._start)) + "\n")
         self._all.add(exchange, ended)
         self.turns += exchange.request.session is not None
@@ -116,6 +121,13 @@ class Recorder:
         }
         data["complete"] = complete
         return data
+
+    def note_steps(self, steps: Iterable[Mapping[str, Any]], log: bytes) -> None:
+        """Note what the server's log says of its steps, and the log's own words where they are not here already."""
+        if log and not (self.folder / "server.log").exists():
+            (self.folder / "server.log").write_bytes(log)
+        with (self.folder / "steps.jsonl").open("w", encoding="utf-8") as lines:
+            lines.writelines(json.dumps(step) + "\n" for step in steps)
 
     def note_gaps(self, gaps: Iterable[tuple[str, NDArray[np.float64], NDArray[np.float64]]]) -> None:
         """Log gaps between chunks by their kind, in the seconds in which they ended: kind, ends and lengths in seconds
@@ -193,18 +205,37 @@ class Record:
 
     def requests(self) -> Iterator[dict[str, Any]]:
         """The lines of requests.jsonl; a last line that was cut by a kill is left out."""
-        path = self.folder / "requests.jsonl"
+        return self._lines("requests.jsonl", "request", ("outcome", "sent"))
+
+    def steps(self) -> Iterator[dict[str, Any]]:
+        """The lines of steps.jsonl: what the server's log says of its steps; none where it was not there."""
+        return self._lines("steps.jsonl", "step", ("kind", "at"))
+
+    def chunks(self) -> Iterator[tuple[dict[str, Any], NDArray[np.float64]]]:
+        """Each request's line with the instants of its chunks, in seconds from the start; none in older records."""
+        path = self.folder / "chunks.f64"
+        if not path.exists():  # an older record
+            return
+        with path.open("rb") as file:
+            for request in self.requests():
+                instants = np.frombuffer(file.read(8 * request["chunks"]), "<f8")
+                if instants.size != request["chunks"]:
+                    raise RecordError(f"{path}: ends before the chunks of request {request['index']}")
+                yield request, instants
+
+    def _lines(self, name: str, of: str, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+        path = self.folder / name
         if not path.exists():
             return
         try:
             with path.open(encoding="utf-8") as lines:
                 for line in lines:
                     if line.endswith("\n"):
-                        request = json.loads(line)
-                        _ = request["outcome"], request["sent"]
-                        yield request
+                        content = json.loads(line)
+                        _ = [content[key] for key in keys]
+                        yield content
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise RecordError(f"{path}: a line that is no request: {error}") from None
+            raise RecordError(f"{path}: a line that is no {of}: {error}") from None
 
 
 def _line(exchange: Exchange, start: float) -> dict[str, Any]:

@@ -6,24 +6,23 @@ workers deals this one: no worker draws arrivals. The fingerprints say whether t
 same requests.
 """
 
-import hashlib
 import heapq
 import itertools
-import json
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
-from loadgen import flow, workload
+from loadgen import fingerprint, flow, workload
 from loadgen.driver import Follow
 from loadgen.exchange import Request
 from loadgen.flow import Flow
 from loadgen.scenario import Scenario, Traffic
-from loadgen.scenario.arrivals import ClosedArrivals, ReplayArrivals, SessionsArrivals
+from loadgen.scenario.arrivals import ClosedArrivals, OneshotArrivals, ReplayArrivals, SessionsArrivals
 from loadgen.traces import DataError
 from loadgen.wire.apis import conversation
 
@@ -40,12 +39,14 @@ def stream(seed: int, name: str) -> np.random.Generator:
 class Schedule:
     """Requests and their offsets in seconds from the start, pairwise, and what follows on each that ends.
 
-    `warmup` goes out before the start. `totals` has for each class how many requests come due in all, None where the
-    answers decide. `turns` is how many turns the conversations have that begin, None where there are none.
+    `known` has all requests that are known beforehand, those that follow on others included. `warmup` goes out before
+    the start. `totals` has for each class how many requests come due in all, None where the answers decide. `turns` is
+    how many turns the conversations have that begin, None where there are none.
     """
 
     offsets: "array[float]"
     requests: list[Request]
+    known: list[Request]
     follow: Follow
     totals: dict[str, int | None]
     turns: int | None
@@ -57,6 +58,74 @@ class Schedule:
         """How many requests come due in all, None where the answers decide."""
         known = [total for total in self.totals.values() if total is not None]
         return sum(known) if len(known) == len(self.totals) else None
+
+    @property
+    def lengths(self) -> dict[str, Any]:
+        """How many requests are known, and the distribution of their lengths in tokens; null where nobody counted."""
+        inputs = [request.input_len for request in self.known]
+        return {
+            "requests": len(self.known),
+            "input_len": None if None in inputs else _distribution([n for n in inputs if n is not None]),
+            "output_len": _distribution([request.output_len for request in self.known]),
+        }
+
+
+def _distribution(lengths: list[int]) -> dict[str, float]:
+    values = np.array(lengths)
+    p50, p95 = np.quantile(values, [0.5, 0.95], method="inverted_cdf")
+    return {
+        "total": int(values.sum()),
+        "mean": round(float(values.mean()), 3),
+        "p50": int(p50),
+        "p95": int(p95),
+        "max": int(values.max()),
+    }
+
+
+def at_once(scenario: Scenario, schedule: Schedule) -> tuple[Scenario, Schedule]:
+    """The same requests, all due at the start and under no cap of the client's, and the scenario that says so.
+
+    Its SLO goes with its arrivals: it was asked of the service. Raises DataError where what is sent depends on answers.
+    """
+    classes = []
+    for one in scenario.classes:
+        if isinstance(one.arrivals, SessionsArrivals):
+            why = "a turn's prompt holds the answers before it, so that not all can be sent at once"
+            raise DataError([f"{_key(one, 'arrivals.kind')} = sessions: {why}"])
+        if (total := schedule.totals[one.name]) is None:
+            why = "say how many there are, to send all at once: else the answers decide it"
+            raise DataError([f"{_key(one, 'workload.num_prompts')}: {why}"])
+        workload = one.workload.model_copy(update={"num_prompts": total})
+        changed: dict[str, Any] = {
+            "workload": workload,
+            "arrivals": OneshotArrivals(kind="oneshot"),
+            "slo": {},
+            "begin": 0.0,
+        }
+        classes.append(one.model_copy(update=changed))
+    if scenario.traffic:
+        tables: dict[str, Any] = {"traffic": classes, "interference": None}
+    else:
+        tables = {"workload": classes[0].workload, "arrivals": classes[0].arrivals}
+    tables |= {
+        "slo": {},
+        "limits": scenario.limits.model_copy(update={"max_concurrency": None}),
+        "measure": scenario.measure.model_copy(update={"duration": None}),
+    }
+    scenario = scenario.model_copy(update=tables)
+    offsets = array("d", [0.0]) * len(schedule.known)
+    fingerprints = {"schedule": fingerprint.of_offsets(offsets), "concurrency": _of_limits(scenario)}
+    requests = Schedule(
+        offsets,
+        schedule.known,
+        schedule.known,
+        lambda _: None,
+        schedule.totals,
+        None,
+        schedule.warmup,
+        schedule.fingerprints | fingerprints,
+    )
+    return scenario, requests
 
 
 def plan(scenario: Scenario, seed: int) -> Schedule:
@@ -73,22 +142,32 @@ def plan(scenario: Scenario, seed: int) -> Schedule:
     )
     warmup = _in_turn(_requests(one, scenario, stream(seed, _named(one, "warmup"))) for one in classes)
     turns = [len(own.known) for own in flows.values() if own.known and own.known[0].session is not None]
-    limits = scenario.limits.model_dump_json(include={"max_concurrency", "overflow"})
+    later = [request for own in flows.values() for request in own.known[len(own.requests) :]]
+    if turns:  # a conversation's first turns are no head of what is known
+        later = []
+    requests = [request for _, request in merged]
     sampling = [(one.sampling or scenario.sampling).model_dump_json() for one in classes]
     return Schedule(
         array("d", (offset for offset, _ in merged)),
-        [request for _, request in merged],
+        requests,
+        requests + later,
         lambda exchange: flows[exchange.request.traffic].follow(exchange),
         {name: own.total for name, own in flows.items()},
         sum(turns) if turns else None,
         list(itertools.islice(warmup, scenario.measure.warmup)),
         {
-            "schedule": _joined(_fingerprint_of_flow(own) for own in flows.values()),
-            "workload": _joined(fingerprint_of_requests(own.known) for own in flows.values()),
-            "concurrency": _fingerprint(limits.encode()),
-            "sampling": _fingerprint("".join(sampling).encode()),
+            "schedule": fingerprint.joined(_fingerprint_of_flow(own) for own in flows.values()),
+            "workload": fingerprint.joined(fingerprint.of_requests(own.known) for own in flows.values()),
+            "concurrency": _of_limits(scenario),
+            "sampling": fingerprint.of_bytes("".join(sampling).encode()),
+            "prompts": fingerprint.joined(fingerprint.of_prompts(own.known) for own in flows.values()),
+            "output_len": fingerprint.joined(fingerprint.of_lengths(own.known) for own in flows.values()),
         },
     )
+
+
+def _of_limits(scenario: Scenario) -> str:
+    return fingerprint.of_bytes(scenario.limits.model_dump_json(include={"max_concurrency", "overflow"}).encode())
 
 
 def _faults(one: Traffic) -> Iterator[str]:
@@ -233,33 +312,4 @@ def _in_turn(streams: Iterable[Iterator[Request]]) -> Iterator[Request]:
 def _fingerprint_of_flow(own: Flow) -> str:
     """Offsets, think times, and where conversations begin."""
     turns = (float(request.turn) for request in own.known if request.session is not None)
-    return fingerprint_of_offsets([*own.offsets, *own.thinks, *turns])
-
-
-def fingerprint_of_offsets(offsets: Iterable[float]) -> str:
-    """Taken at nanoseconds: the last bit of a logarithm may differ between machines, an arrival does not."""
-    return _fingerprint(np.rint(np.fromiter(offsets, float) * 1e9).astype("<i8").tobytes())
-
-
-def fingerprint_of_requests(requests: Iterable[Request]) -> str:
-    """Over prompts and asked output lengths, in order."""
-    digest = hashlib.sha256()
-    for request in requests:
-        prompt = request.prompt
-        if isinstance(prompt, str | tuple):
-            content = json.dumps(prompt, sort_keys=True).encode()
-        else:
-            content = np.asarray(prompt, "<i4").tobytes()
-        digest.update(np.array([len(prompt), request.output_len], "<i8").tobytes())
-        digest.update(content)
-    return digest.hexdigest()[:16]
-
-
-def _joined(fingerprints: Iterable[str]) -> str:
-    """One for all classes; that of a single class stays as it is."""
-    first, *rest = fingerprints
-    return _fingerprint("".join([first, *rest]).encode()) if rest else first
-
-
-def _fingerprint(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
+    return fingerprint.of_offsets([*own.offsets, *own.thinks, *turns])

@@ -47,11 +47,34 @@ def judge(data: Mapping[str, Any]) -> Verdict:
     return Verdict(not reasons, reasons)
 
 
+def fits(data: Mapping[str, Any]) -> bool:
+    """Whether a run's fixed batches fitted; that one does not is a result, and not the run's fault."""
+    return "static" not in data or bool(data["static"]["fits"])
+
+
+def _too_large(fixed: Mapping[str, Any]) -> str:
+    """What a fixed batch needs and what there is, and what to do."""
+    size, needs, pool = fixed["batch_size"], fixed["needs_tokens"], fixed["pool_tokens"]
+    if needs <= pool and size <= fixed["max_batch"]:
+        return f"a batch of {size} needs more memory than there is, at {needs:,} tokens: take a smaller --batch-size"
+    most = min(int(pool / (needs / size)), fixed["max_batch"])
+    smaller = f"--batch-size {most} fits" if most else "not even one of these fits"
+    return (
+        f"a batch of {size} needs {needs:,} of {pool:,} tokens and {size} of {fixed['max_batch']} sequences; {smaller},"
+        " or give target.server a larger max_total_tokens or mem_fraction_static, and max_running_requests"
+    )
+
+
 def _reasons(data: Mapping[str, Any]) -> Iterator[str]:
+    if not fits(data):
+        yield _too_large(data["static"])
+        return
     counts, metrics, measure = data["counts"], data["metrics"], data["scenario"]["measure"]
     scheduled = counts["scheduled"]
     cancelled = data["faults"].get("cancelled", 0)
     open_at_end = cancelled - data["unsent"]
+    if died := data["target"].get("died"):
+        yield f"the target died in the middle of the run: {died.splitlines()[0]}"
     if not data["complete"]:
         never = scheduled - counts["ok"] - counts["fault"] - counts["dropped"] + data["unsent"]
         yield f"the run was interrupted: {never} of {scheduled} requests never left"
@@ -97,6 +120,8 @@ def _pacing(data: Mapping[str, Any]) -> Iterator[str]:
             f"requests left at {offered['achieved_per_s']:.3g}/s where {offered['scheduled_per_s']:.3g}/s were "
             "scheduled: some were held back by the cap or by a busy client"
         )
+    if data.get("transport") == "in-process":
+        return  # an engine's own front end takes prompts in on our loop, one after the other: that is not our lateness
     # Of few requests the 99th percentile is the first one's; judge the highest that the samples carry.
     lags = metrics["lag"]
     quantile = next((q for q in ("p99", "p95", "p90", "p50") if carries(lags, q)), None)

@@ -188,7 +188,7 @@ def test_a_server_that_is_already_running_is_attached_to(quick: Path) -> None:
             served = answer.read().decode()
     assert data["target"] | {"server": None} == {
         "kind": "url", "api": "generate", "url": url, "model": "tiny", "simulated": True, "server": None,
-        "cache_flushed": True,
+        "cache_flushed": True, "stand_ins": False, "died": None,
     }  # fmt: skip
     assert data["counts"]["ok"] == 300
     assert re.search(r"num_requests_total{[^}]*} 304\.0", served), "4 warm-up requests were sent and not counted"

@@ -137,7 +137,30 @@ def test_a_target_on_the_command_line_replaces_the_files(tmp_path: Path) -> None
     }  # fmt: skip
     assert load(written(tmp_path, text), target="simulator").target.server.max_running_requests == 4  # type: ignore[union-attr]
     assert faults(tmp_path, text, target="moon") == [
-        "--target moon: expected simulator, or a URL such as http://127.0.0.1:30000"
+        "--target moon: expected simulator, sglang, or a URL such as http://127.0.0.1:30000"
+    ]
+
+
+def test_sglang_takes_over_the_arguments_that_the_simulator_has_by_its_names(tmp_path: Path) -> None:
+    text = GOOD + "[target]\nserver = { max_running_requests = 4 }\nstep_time = { decode_base = 0.1 }\n"
+    scenario = load(written(tmp_path, text), ["target.server.mem_fraction_static=0.5"], target="sglang")
+    assert scenario.target.model_dump(exclude_none=True) == {
+        "kind": "sglang",
+        "api": "generate",
+        "server": {"max_running_requests": 4, "mem_fraction_static": 0.5},
+        "start_timeout": 900.0,
+    }
+
+
+def test_arguments_of_sglang_that_are_ours_to_give_are_refused(tmp_path: Path) -> None:
+    text = GOOD + '[target]\nkind = "sglang"\nserver = { port = 3, model_path = "m", Bad = 1 }\n'
+    assert faults(tmp_path, text) == [
+        "s.toml:13: target.server.Bad: expected an argument's name in small letters, such as max_running_requests, "
+        "got 'Bad'",
+    ]
+    text = text.replace(", Bad = 1", "")
+    assert faults(tmp_path, text) == [
+        "s.toml:13: target.server: model_path: say target.model; port: a free port is taken",
     ]
 
 

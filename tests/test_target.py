@@ -38,7 +38,7 @@ async def test_a_plain_openai_server_is_attached_to_with_nothing_known_of_its_ba
         assert (endpoint.model, endpoint.simulated) == ("some-model", False)
         assert endpoint.server == {"effective_max_running_requests": None}
         assert await endpoint.flush_cache() is False
-        assert await endpoint.load() is None
+        assert await endpoint.loads() is None
 
 
 async def test_what_sglang_says_of_itself_is_kept_and_a_given_model_name_is_used() -> None:
@@ -70,7 +70,7 @@ async def test_nonsense_where_an_identity_should_be_is_as_good_as_none(nonsense:
     answers = {"health": (200, None), "server_info": (200, nonsense), "v1__models": (200, nonsense)}
     async with serving(**answers) as url, Endpoint.attach(url) as endpoint:
         assert endpoint.model == "default"
-        assert await endpoint.load() is None
+        assert await endpoint.loads() is None
 
 
 async def test_a_port_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

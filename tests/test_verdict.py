@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.card import card_of
+from loadgen.card import card_of, figure
 from loadgen.verdict import judge, samples_needed, slo_results
 
 
@@ -160,7 +160,8 @@ def test_an_slo_is_met_missed_or_without_a_value() -> None:
 
 
 def test_the_card_has_exactly_its_keys_and_null_where_this_mode_has_no_figure() -> None:
-    assert card_of(GOOD) == {
+    card, reasons = card_of(GOOD)
+    assert card == {
         "mode": "serving",
         "batching_mode": "continuous",
         "arrival_pattern": "poisson",
@@ -171,4 +172,33 @@ def test_the_card_has_exactly_its_keys_and_null_where_this_mode_has_no_figure() 
         "perf": {"ttft": 0.2, "tpot": 0.2, "itl_p95": 0.4, "throughput": 320.0},
         "memory": {"offline_peak": None, "serving_kv_pool": 4096},
         "path": {"resolved_backend": None},
+    }
+    assert set(reasons) == {"batch_tokens.max_prefill_tokens", "memory.offline_peak", "path.resolved_backend"}
+
+
+def test_a_figure_of_another_mode_is_null_with_the_reason() -> None:
+    value, reason = figure(GOOD, "memory.offline_peak")
+    assert value is None
+    assert reason is not None
+    assert "a serving run has no offline peak" in reason
+    oneshot = GOOD | {"mode": "oneshot", "memory": {"peak_bytes": 2 << 30, "reason": None}}
+    assert figure(oneshot, "memory.offline_peak") == (2 << 30, None)
+    value, reason = figure(oneshot, "memory.serving_kv_pool")
+    assert value is None
+    assert reason is not None
+    assert "a oneshot run serves nothing" in reason
+    assert figure(oneshot, "perf.throughput") == (320.0, None)
+    with pytest.raises(KeyError):
+        figure(oneshot, "memory.none_such")
+
+
+def test_the_path_of_decode_steps_is_told_by_the_number_of_sequences_in_them() -> None:
+    steps = {"1": (5, 5), "2": (9, 9), "8": (3, 1), "17": (7, 0), "32": (2, 0)}
+    by_running = {n: {"steps": all_, "graph": graph, "step_s": None} for n, (all_, graph) in steps.items()}
+    data = copy.deepcopy(GOOD) | {"telemetry": {"log": {"by_running": by_running}}}
+    data["target"]["server"] |= {"attention_backend": "fa3"}
+    assert card_of(data)[0]["path"]["resolved_backend"] == {
+        "1-2": "fa3, graph",
+        "8": "fa3, graph in some steps",
+        "17-32": "fa3, no graph",
     }

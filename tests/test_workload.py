@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from loadgen.exchange import Request
-from loadgen.schedule import fingerprint_of_requests, stream
+from loadgen.fingerprint import of_requests
+from loadgen.schedule import stream
 from loadgen.workload import (
     Constant,
     Lognormal,
@@ -85,7 +86,7 @@ def test_a_longer_run_begins_with_the_shorter_ones_prompts() -> None:
 def test_prompts_are_those_that_old_records_were_made_with(workload: RandomTokens, fingerprint: str) -> None:
     """Golden: 200 requests as 0.1.0 drew them when this was one module. A change here moves fingerprints."""
     requests = itertools.islice(workload.requests(stream(7, "workload")), 200)
-    assert fingerprint_of_requests(requests) == fingerprint
+    assert of_requests(requests) == fingerprint
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_prompts_are_those_that_old_records_were_made_with(workload: RandomToken
 def test_other_workloads_draw_the_same_on_every_machine(workload: Workload, fingerprint: str) -> None:
     """Golden: 200 requests, or what there are, as this package first drew them. A change here moves fingerprints."""
     requests = itertools.islice(workload.requests(stream(7, "workload")), 200)
-    assert fingerprint_of_requests(requests) == fingerprint
+    assert of_requests(requests) == fingerprint
 
 
 def test_listed_ids_are_drawn_equally_and_no_others() -> None:

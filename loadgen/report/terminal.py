@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.exchange import QUANTILES
-from loadgen.verdict import PRINTED, carries, samples_needed
+from loadgen.verdict import PRINTED, carries, fits, samples_needed
 
 _NAMES = {
     "ttft": "TTFT (from due)",
@@ -31,6 +31,8 @@ def verdict(data: Mapping[str, Any]) -> RenderableType:
         return Text("INVALID: the run was killed before it could be judged", style="bold red")
     if data["verdict"]["valid"]:
         return Text("VALID", style="bold green")
+    if not fits(data):
+        return Text(f"DOES NOT FIT: {data['verdict']['reasons'][0]}", style="bold yellow")
     reasons = (Text(f"  • {reason}") for reason in data["verdict"]["reasons"])
     return Group(Text("INVALID", style="bold red"), *reasons)
 
@@ -54,8 +56,16 @@ def heading(data: Mapping[str, Any]) -> str:
     target = data["target"]
     classes = data["scenario"].get("traffic") or [data["scenario"]]
     arrivals = " and ".join(one["arrivals"]["kind"] for one in classes)
-    who = "simulated server" if target["simulated"] else f"{target['model']} at {target['url']}"
-    return f"{data['name']} · {data['mode']}, continuous batching · {arrivals} arrivals · {who}"
+    in_process = data.get("transport") == "in-process"
+    where = "in this process" if in_process else f"at {target['url']}"
+    who = f"simulated {'engine' if in_process else 'server'}" if target["simulated"] else f"{target['model']} {where}"
+    stand_ins = " with stand-ins for a CPU" if target.get("stand_ins") else ""
+    return f"{data['name']} · {data['mode']}, {batching(data)} batching · {arrivals} arrivals · {who}{stand_ins}"
+
+
+def batching(data: Mapping[str, Any]) -> str:
+    """How batches were formed: continuously, by a scheduler, or fixed."""
+    return "static" if data["mode"] == "static" else "continuous"
 
 
 def _latencies(data: Mapping[str, Any], quantiles: Sequence[str]) -> Table:

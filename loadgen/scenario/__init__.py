@@ -10,6 +10,17 @@ shelf     names for the files
 from loadgen.scenario.reading import ScenarioError, load
 from loadgen.scenario.shelf import every, find, question
 from loadgen.scenario.tables import Scenario, Traffic
-from loadgen.scenario.target import SimulatorTarget, UrlTarget
+from loadgen.scenario.target import SglangTarget, SimulatorTarget, UrlTarget
 
-__all__ = ["Scenario", "ScenarioError", "SimulatorTarget", "Traffic", "UrlTarget", "every", "find", "load", "question"]
+__all__ = [
+    "Scenario",
+    "ScenarioError",
+    "SglangTarget",
+    "SimulatorTarget",
+    "Traffic",
+    "UrlTarget",
+    "every",
+    "find",
+    "load",
+    "question",
+]

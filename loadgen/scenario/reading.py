@@ -15,7 +15,8 @@ from pydantic_core import ErrorDetails
 from loadgen.exchange import METRICS
 from loadgen.scenario.tables import STATISTICS, Scenario
 
-FILES = ("file", "tokenizer")  # keys whose value is a path
+FILES = ("file", "tokenizer", "server_log")  # keys whose value is a path
+LAUNCHED = ("simulator", "sglang")  # targets that are started for the run
 
 
 class ScenarioError(Exception):
@@ -30,7 +31,8 @@ class ScenarioError(Exception):
 def load(source: Path, overrides: Sequence[str] = (), target: str | None = None) -> Scenario:
     """Read and check the scenario file, with `key.key=value` overrides laid over it.
 
-    `target` replaces the file's: "simulator", or the URL of a running server. Raises ScenarioError with every fault.
+    `target` replaces the file's: "simulator", "sglang", or the URL of a running server. Raises ScenarioError with
+    every fault.
     """
     try:
         text = source.read_text(encoding="utf-8-sig")
@@ -40,8 +42,8 @@ def load(source: Path, overrides: Sequence[str] = (), target: str | None = None)
         raise ScenarioError(str(source), [f"{source}: cannot be read: {reason}"]) from None
     faults = [fault for override in overrides if (fault := _override(tables, override))]
     if target is not None:
-        if target != "simulator" and "://" not in target:
-            faults.append(f"--target {target}: expected simulator, or a URL such as http://127.0.0.1:30000")
+        if target not in LAUNCHED and "://" not in target:
+            faults.append(f"--target {target}: expected simulator, sglang, or a URL such as http://127.0.0.1:30000")
         else:
             _retarget(tables, target)
     try:
@@ -96,7 +98,8 @@ def _retarget(tables: dict[str, Any], target: str) -> None:
         return  # the models will tell
     kind = "url" if "://" in target else target
     if given.get("kind", "simulator") != kind:
-        kept = ("api", "model") if kind == "url" else ("api",)
+        # The simulator's arguments are SGLang's own, by name and meaning; SGLang has many that the simulator has not.
+        kept = {"url": ("api", "model"), "sglang": ("api", "server"), "simulator": ("api",)}[kind]
         tables["target"] = {"kind": kind, **{key: given[key] for key in kept if key in given}}
     if kind == "url":
         tables["target"]["url"] = target
@@ -149,6 +152,8 @@ def _describe(fault: ErrorDetails, source: Path, tables: Any, text: str, overrid
         expected += f", did you mean {near[0]}?" if near else ""
     elif path[-1] == "name" and kind == "string_pattern_mismatch":
         expected = "expected a name of small letters, digits, - and _"
+    elif "server" in path and kind == "string_pattern_mismatch":
+        expected = "expected an argument's name in small letters, such as max_running_requests"
     elif "slo" in path and kind == "string_pattern_mismatch":
         expected = (
             f"expected a metric ({', '.join(METRICS)}) and a statistic ({', '.join(STATISTICS)}), such as ttft_p99"

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from loadgen.scenario.fields import Count, Table
+from loadgen.scenario.fields import Count, File, Seconds, Table
 
 Api = Literal["generate", "completions", "chat"]
 
@@ -26,6 +26,14 @@ class SimulatorServer(Table):
         None, description="keep no prefixes; by default they are kept, as in SGLang"
     )
 
+
+Argument = bool | int | float | str | list[bool | int | float | str]
+OURS = {  # SGLang's arguments that a scenario does not give
+    "model_path": "say target.model",
+    "host": "the server listens on 127.0.0.1 only",
+    "port": "a free port is taken",
+    "api_key": "a server that is launched for the run has none",
+}
 
 Coefficient = Annotated[float, Field(ge=0, le=1e3)]
 
@@ -52,6 +60,26 @@ class SimulatorTarget(Table):
     step_time: StepTime = StepTime()
 
 
+class SglangTarget(Table):
+    """The released SGLang: its server is launched for the run, or its Engine built in process, from the same
+    arguments."""
+
+    kind: Literal["sglang"]
+    api: Api = "generate"
+    model: str | None = Field(None, description="folder of the model; by default what SGLANG_MODEL says")
+    server: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Argument] = Field(
+        {}, description="SGLang's own arguments, such as max_running_requests = 16"
+    )
+    start_timeout: Seconds = Field(900.0, description="seconds that the server may take until it is healthy")
+
+    @field_validator("server")
+    @classmethod
+    def leaves_to_us_what_is_ours(cls, server: dict[str, Argument]) -> dict[str, Argument]:
+        if ours := sorted(server.keys() & OURS.keys()):
+            raise ValueError("; ".join(f"{key}: {OURS[key]}" for key in ours))
+        return server
+
+
 class UrlTarget(Table):
     """A server that is already running."""
 
@@ -59,6 +87,7 @@ class UrlTarget(Table):
     url: str = Field(description="http://host:port")
     api: Api = "generate"
     model: str | None = Field(None, description="served model name; by default the first of /v1/models")
+    server_log: File | None = Field(None, description="file to which the server writes its log, to be followed")
 
     @field_validator("url")
     @classmethod
@@ -78,6 +107,6 @@ def _simulator_by_default(table: object) -> object:
 
 
 Target = Annotated[
-    Annotated[SimulatorTarget | UrlTarget, Field(discriminator="kind")],
-    BeforeValidator(_simulator_by_default, json_schema_input_type=SimulatorTarget | UrlTarget),
+    Annotated[SimulatorTarget | SglangTarget | UrlTarget, Field(discriminator="kind")],
+    BeforeValidator(_simulator_by_default, json_schema_input_type=SimulatorTarget | SglangTarget | UrlTarget),
 ]

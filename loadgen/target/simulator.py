@@ -14,9 +14,12 @@ _STOP_TIMEOUT = 5.0
 
 
 def arguments(target: SimulatorTarget) -> list[str]:
-    """The command line of the simulator for this target, in SGLang's own flag names. A bool is a flag, or is not."""
+    """The command line of the simulator for this target, in SGLang's own flag names. A bool is a flag, or is not.
+
+    Every decode step has its line in the log, unless the scenario says otherwise.
+    """
     flags: list[str] = []
-    for key, value in target.server.model_dump(exclude_none=True).items():
+    for key, value in {"decode_log_interval": 1, **target.server.model_dump(exclude_none=True)}.items():
         if value is not False:
             flags += [f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])]
     coefficients = [f"{key}={value!r}" for key, value in target.step_time.model_dump(exclude_none=True).items()]
@@ -24,8 +27,8 @@ def arguments(target: SimulatorTarget) -> list[str]:
 
 
 @asynccontextmanager
-async def launch(target: SimulatorTarget, log: Path) -> AsyncIterator[str]:
-    """The URL of a simulator that lives as long as this context; raises TargetError with its last words.
+async def launch(target: SimulatorTarget, log: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """The URL of a simulator that lives as long as this context, and its process; raises TargetError.
 
     It sits in a session of its own, so that Ctrl-C reaches only us, and ends when our end of its standard input
     closes, so that it cannot outlive a killed run.
@@ -60,7 +63,7 @@ async def launch(target: SimulatorTarget, log: Path) -> AsyncIterator[str]:
         if not line.startswith("ready "):
             words = log.read_text(errors="replace").strip().splitlines()[-5:]
             raise TargetError("the simulator did not start: " + " / ".join(words))
-        yield line.split()[1]
+        yield line.split()[1], process
     finally:
         await _stop(process)
 

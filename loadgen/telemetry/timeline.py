@@ -2,15 +2,17 @@
 
 Each point: `at` (seconds from the start), the client's `in_flight`, `waiting` (at the cap), `loop_lag` (how late this
 point's own timer was, seconds) and `cpu` (share of one core since the point before), and under `server` what
-/v1/loads said: running and waiting requests, tokens in the pool; null where the server has no /v1/loads.
+/v1/loads said: running and waiting requests, tokens in the pool; null where the server has no /v1/loads. `cost` is how
+long the server took to say it, seconds.
 """
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from loadgen.driver import InFlight, sleep_until
-from loadgen.target import Endpoint
+from loadgen.target import Endpoint, InProcess, first
 
 _OF_SERVER = (
     "num_running_reqs",
@@ -22,16 +24,35 @@ _OF_SERVER = (
 )
 
 
+@dataclass(slots=True)
+class Polls:
+    """What looking at the server's load came to: how often, and how long it took to answer, seconds."""
+
+    interval: float
+    count: int = 0
+    total: float = 0.0
+    longest: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.total += seconds
+        self.longest = max(self.longest, seconds)
+
+    def as_dict(self) -> dict[str, Any]:
+        mean = self.total / self.count if self.count else None
+        return {"interval": self.interval, "count": self.count, "cost_mean_s": mean, "cost_max_s": self.longest}
+
+
 async def sample(
-    endpoint: Endpoint,
+    target: Endpoint | InProcess,
     in_flight: InFlight,
     note: Callable[[dict[str, Any]], None],
     *,
     start: float,
-    interval: float,
+    polls: Polls,
     now: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Note a point every `interval` seconds from `start` on, until cancelled."""
+    """Note a point every `polls.interval` seconds from `start` on, until cancelled."""
     cpu, cpu_at = time.process_time(), now()
     due = max(start, now())
     while True:
@@ -45,7 +66,10 @@ async def sample(
             "cpu": round((used - cpu) / (woke - cpu_at), 4) if woke > cpu_at else 0.0,
         }
         cpu, cpu_at = used, woke
-        load = await endpoint.load()
+        load = first(await target.loads() or {}, "loads")
         point["server"] = {key: load.get(key) for key in _OF_SERVER} if load else None
+        if load:
+            point["cost"] = round(now() - woke, 6)
+            polls.add(point["cost"])
         note(point)
-        due += interval
+        due += polls.interval

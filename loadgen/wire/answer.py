@@ -44,13 +44,18 @@ class Answer:
 
     def close(self) -> None:
         """The body has ended; raises Fault unless the answer is whole."""
-        asked, got = self._exchange.request.output_len, len(self._exchange.at)
         if not self._seen_event:
             raise self._no_stream()
         if not self._ended:
+            got = len(self._exchange.at)
             raise Fault(Outcome.TRUNCATED, f"the stream ended without {END_MARK.decode()}, after {got} chunks")
         if self._events.pending:
             raise Fault(Outcome.PROTOCOL, "the stream went on after its end mark")
+        self.settle()
+
+    def settle(self) -> None:
+        """All events have been taken; raises Fault unless they finished the answer and brought what was asked for."""
+        asked, got = self._exchange.request.output_len, len(self._exchange.at)
         if self._finish_reason is None:
             raise Fault(Outcome.TRUNCATED, f"the stream ended without a finish reason, after {got} chunks")
         total = self._exchange.output_tokens = self._total
@@ -65,12 +70,17 @@ class Answer:
             content = json.loads(event)
         except (ValueError, RecursionError):
             raise Fault(Outcome.PROTOCOL, f"an event that is no JSON: {_shown(event)}") from None
+        self.take(content, at)
+
+    def take(self, content: Any, at: float) -> None:
+        """Take an event that is decoded already, and was there at `at`; raises Fault."""
         if fault := _error_in(content):
             raise fault
         try:
             self._read(content, at)
         except (KeyError, TypeError, IndexError, AttributeError):
-            raise Fault(Outcome.PROTOCOL, f"an event that is not of this API: {_shown(event)}") from None
+            shown = _shown(json.dumps(content, default=str).encode())
+            raise Fault(Outcome.PROTOCOL, f"an event that is not of this API: {shown}") from None
 
     def _read(self, content: Any, at: float) -> None:
         """Note one event of this API."""
@@ -132,8 +142,8 @@ class GenerateAnswer(Answer):
             whole = self._said is None or ids is None or len(ids) == total
             self._said = new if whole else self._said + new
 
-    def close(self) -> None:
-        super().close()
+    def settle(self) -> None:
+        super().settle()
         if isinstance(self._said, list):
             if not all(type(id_) is int and 0 <= id_ < 1 << 31 for id_ in self._said):
                 raise Fault(Outcome.PROTOCOL, f"output_ids that are no token ids: {_printable(str(self._said))}")
@@ -186,8 +196,8 @@ class OpenAiAnswer(Answer):
         if reason:
             self._final = total
 
-    def close(self) -> None:
-        super().close()
+    def settle(self) -> None:
+        super().settle()
         if self._uncounted and self._total is not None:
             self._exchange.settle(self._total)
 

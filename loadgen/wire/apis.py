@@ -24,7 +24,8 @@ class Api:
         return self._answer(exchange)
 
 
-def _generate(request: Request, _: str) -> dict[str, Any]:
+def generate_body(request: Request, _: str = "") -> dict[str, Any]:
+    """What SGLang's native API is asked, over HTTP or in process: the prompt and its sampling parameters."""
     sampling = request.sampling
     assert not isinstance(request.prompt, tuple), "a conversation has no form in this API"
     prompt = {"text": request.prompt} if isinstance(request.prompt, str) else {"input_ids": list(request.prompt)}
@@ -69,7 +70,7 @@ def conversation(prompt: Prompt) -> tuple[Message, ...]:
 
 
 APIS = {
-    "generate": Api("/generate", _generate, GenerateAnswer),
+    "generate": Api("/generate", generate_body, GenerateAnswer),
     "completions": Api("/v1/completions", _completions, OpenAiAnswer),
     "chat": Api("/v1/chat/completions", _chat, OpenAiAnswer),
 }

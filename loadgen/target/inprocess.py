@@ -1,0 +1,182 @@
+"""An engine, or a bare model runner, in this very process: no HTTP, and for the runner no scheduler either.
+
+SGLang's and the simulator's have one interface each and are taken by name, so that neither is needed to import this:
+
+    oneshot    sglang.Engine                  loadgen.simulator.offline.Engine
+    static     loadgen.sglang.batch.Runner    loadgen.simulator.batch.Runner
+"""
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from loadgen.scenario import SglangTarget, SimulatorTarget
+from loadgen.target import sglang
+from loadgen.target.endpoint import TargetError, identity_of, last_words
+from loadgen.target.sglang import Tell
+
+_ENTERED = "LOADGEN_IN_SGLANG"
+_BODIES = {
+    ("sglang", "oneshot"): ("sglang", "Engine"),
+    ("sglang", "static"): ("loadgen.sglang.batch", "Runner"),
+    ("simulator", "oneshot"): ("loadgen.simulator.offline", "Engine"),
+    ("simulator", "static"): ("loadgen.simulator.batch", "Runner"),
+}
+
+
+@dataclass
+class InProcess:
+    """What was built in this process: `body` is an engine or a runner, `server` what it said of itself."""
+
+    body: Any
+    kind: Literal["simulator", "sglang"]
+    server: dict[str, Any]
+    log: Path
+    pids: list[int] = field(default_factory=lambda: [os.getpid()])
+    _gone: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @property
+    def stand_ins(self) -> bool:
+        return self.kind == "sglang" and sglang.stand_ins()
+
+    def identity(self) -> dict[str, Any]:
+        """For the record: who was driven."""
+        simulated = self.kind == "simulator"
+        model = str(self.server.get("served_model_name") or self.server.get("model_path"))
+        return {
+            "url": None,
+            "model": model,
+            "simulated": simulated,
+            "stand_ins": self.stand_ins,
+            "server": self.server,
+        }
+
+    async def flush_cache(self) -> bool:
+        """Empty the prefix cache; a bare runner has none, and is empty before each batch."""
+        if not hasattr(self.body, "flush_cache"):
+            return True
+        flushed = await asyncio.to_thread(self.body.flush_cache)
+        return bool(getattr(flushed, "success", True))
+
+    async def loads(self) -> None:
+        """An engine has no /v1/loads."""
+
+    async def exposition(self) -> None:
+        """An engine has no /metrics."""
+
+    async def gone(self) -> str:
+        """Return when it has died, with why."""
+        return await asyncio.shield(self._gone)
+
+    def died(self) -> None:
+        """A process of the engine has died: SGLang sends its parent a SIGQUIT."""
+        if not self._gone.done():
+            self._gone.set_result(f"a process of the engine died; {last_words(self.log)}")
+
+
+def enter(target: SglangTarget) -> None:
+    """Go on in SGLang's interpreter and environment, where this process is not in it yet; raises TargetError.
+
+    What it needs of the environment must be there before the interpreter starts.
+    """
+    python = sglang.interpreter()
+    if os.environ.get(_ENTERED) == "1":
+        return
+    sglang.arguments(target)  # tells of a missing model while that can be told quickly
+    sys.stdout.flush()
+    os.execve(  # noqa: S606 - the same program, in another environment
+        python, [python, "-m", "loadgen", *sys.argv[1:]], {**sglang.environment(), _ENTERED: "1"}
+    )
+
+
+@asynccontextmanager
+async def build(
+    target: SimulatorTarget | SglangTarget, mode: Literal["oneshot", "static"], log: Path, tell: Tell
+) -> AsyncIterator[InProcess]:
+    """The engine (`oneshot`) or the runner (`static`) of a target as long as this context; raises TargetError."""
+    module, name = _BODIES[target.kind, mode]
+    if isinstance(target, SglangTarget):
+        arguments = sglang.arguments(target)
+        if sglang.stand_ins():
+            tell("SGLang runs with loadgen's stand-ins for a CPU: what it does is real, how fast is no statement on it")
+        tell(f"SGLang starts in this process; its log is {log}")
+    else:
+        arguments = target.server.model_dump(exclude_none=True)
+        arguments |= {"step_time": target.step_time.model_dump(exclude_none=True), "decode_log_interval": 1}
+    with _log_of_children(log):
+        try:
+            body = getattr(importlib.import_module(module), name)(**arguments)
+        except (ImportError, OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
+            raise TargetError(
+                f"{target.kind} could not be started in this process: {error}; {last_words(log)}"
+            ) from error
+    try:
+        built = InProcess(body, target.kind, {}, log)
+        built.server = identity_of(await _info(body))
+        _take_signals(built)
+        yield built
+    finally:
+        (body.shutdown if hasattr(body, "shutdown") else body.close)()
+
+
+async def _info(body: Any) -> dict[str, Any]:
+    """What the body says of itself. SGLang's Engine waits for its answers with its loop's run_until_complete, which a
+    running loop refuses: we lend it one that hands the work to ours, and wait in a thread."""
+    if hasattr(body, "loop"):
+        body.loop = _Lent(asyncio.get_running_loop())
+    ask = body.get_server_info if hasattr(body, "get_server_info") else body.info
+    return dict(await asyncio.to_thread(ask))
+
+
+@dataclass(frozen=True)
+class _Lent:
+    loop: asyncio.AbstractEventLoop
+
+    def run_until_complete(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+
+def _take_signals(built: InProcess) -> None:
+    """SGLang's handlers end this process, its record unwritten: ours take their place."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread, where a test may run
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+        loop.add_signal_handler(signal.SIGQUIT, built.died)
+
+
+@contextlib.contextmanager
+def _log_of_children(log: Path) -> Iterator[None]:
+    """What the body's processes write to their standard streams goes to a file, and what its modules log here does too.
+
+    Our own streams are ours again afterwards; the children keep what they were born with.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    with log.open("a", buffering=1, encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for own, descriptor in zip(kept, (1, 2), strict=True):
+                os.dup2(own, descriptor)
+                os.close(own)
+    stream = log.open("a", buffering=1, encoding="utf-8")  # lives as long as the loggers, that is, as this process
+    for logger in (logging.getLogger(), logging.getLogger("loadgen.simulator")):
+        for handler in logger.handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stderr, sys.stdout):
+                handler.setStream(stream)
