@@ -19,7 +19,8 @@ from test_radix import contents
 from loadgen.simulator.engine import Engine, HitRate
 from loadgen.simulator.scheduler import Limits, Scheduler, Step
 from loadgen.simulator.sequence import Sequence, Stage
-from loadgen.simulator.status import Settings, Status
+from loadgen.simulator.settings import Settings
+from loadgen.simulator.status import Status
 from loadgen.simulator.steptime import StepTime
 
 

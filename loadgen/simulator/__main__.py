@@ -17,7 +17,8 @@ from aiohttp import web
 from loadgen.simulator.engine import Engine
 from loadgen.simulator.scheduler import Limits, Scheduler
 from loadgen.simulator.server import Server
-from loadgen.simulator.status import Settings, Status
+from loadgen.simulator.settings import LINE, STAMP, Settings
+from loadgen.simulator.status import Status
 from loadgen.simulator.steptime import StepTime
 
 
@@ -25,9 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     """Serve until SIGTERM, SIGINT or, with --exit-with-parent, the end of standard input."""
     arguments = _parser().parse_args(argv)
     given = vars(arguments)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
-    )
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LINE, datefmt=STAMP)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     limits = Limits(**{field.name: given[field.name] for field in dataclasses.fields(Limits)})
     settings = Settings(**{field.name: given[field.name] for field in dataclasses.fields(Settings)})

@@ -108,8 +108,9 @@ class Engine:
                 continue
             if step.kind == "prefill":
                 self.hit_rate.count(step)
-                self._log_prefill(step)
             await self._sleep_until(step.end)
+            if step.kind == "prefill":
+                self._log_prefill(step)
             tokens = scheduler.complete(step)
             if step.kind == "decode":
                 self._log_decode(step)
@@ -142,7 +143,8 @@ class Engine:
                 )
 
     def _log_prefill(self, step: Step) -> None:
-        """SGLang's own line, written as the step begins, so that what reads a server's log can read this one."""
+        """SGLang's own line, so that what reads a server's log can read this one. As in SGLang it is written when the
+        step has ended, with the sequences that were decoding when it was formed and the queue as it is now."""
         scheduler = self.scheduler
         log.info(
             "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, "

@@ -2,24 +2,17 @@
 
 import asyncio
 import json
-import uuid
 from typing import Any, TypeVar
 
-import numpy as np
 from aiohttp import web
 
-from loadgen.simulator.engine import Engine, Generation, answer
-from loadgen.simulator.radix import Ids
-from loadgen.simulator.sequence import Sequence
-from loadgen.simulator.shapes import END_MARK, GenerateShape, OpenAiShape, Shape, chat_text, tokenise
+from loadgen.simulator.engine import Engine, Generation
+from loadgen.simulator.intake import BadRequestError, take_in
+from loadgen.simulator.shapes import END_MARK, GenerateShape, OpenAiShape, Shape, chat_text
 from loadgen.simulator.status import Status
 
 T = TypeVar("T")
 _KINDS = {int: "a whole number", str: "a string", dict: "an object"}
-
-
-class BadRequestError(Exception):
-    """What is wrong with a request, for its sender."""
 
 
 class Server:
@@ -67,21 +60,10 @@ class Server:
     async def _answer(
         self, request: web.Request, body: dict[str, Any], prompt: Any, max_new_tokens: int, shape: Shape
     ) -> web.StreamResponse:
-        ids = self._prompt_ids(prompt)
-        if max_new_tokens < 1:
-            raise BadRequestError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
         settings = self._status.settings
-        if ids.size + max_new_tokens > settings.context_length:
-            raise BadRequestError(
-                f"Requested token count exceeds the model's maximum context length of {settings.context_length}: "
-                f"{ids.size} tokens of input and {max_new_tokens} of output were asked for."
-            )
-        if fault := self._engine.scheduler.never_fits(ids.size, max_new_tokens):
-            raise BadRequestError(fault)
         reply = (_Streamed if body.get("stream") else _Whole)(shape, self._status, settings.stream_interval)
-        said = answer(ids, settings.vocab_size, settings.random_seed)
-        sequence = Sequence(ids, max_new_tokens, self._engine.now(), said)
-        generation = Generation(_field(body, "rid", str, uuid.uuid4().hex), sequence, reply.token)
+        rid = _field(body, "rid", str, "")
+        generation = take_in(self._engine, settings, prompt, max_new_tokens, rid, reply.token)
         # The head goes out before the first token, so that the answer's socket is there when the first step ends.
         response = await reply.prepare(request, generation)
         self._engine.submit(generation)
@@ -91,20 +73,6 @@ class Server:
             self._engine.abort(generation)  # the client has gone
             raise
         return await reply.finish(response, generation)
-
-    def _prompt_ids(self, prompt: Any) -> Ids:
-        if isinstance(prompt, str):
-            ids = tokenise(prompt, self._status.settings.vocab_size)
-        elif isinstance(prompt, list) and all(type(token) is int for token in prompt):
-            ids = prompt
-        else:
-            raise BadRequestError("a prompt must be given as text or as one list of token ids")
-        if not ids:
-            raise BadRequestError("the prompt is empty")
-        try:
-            return np.array(ids, np.int64)
-        except OverflowError:
-            raise BadRequestError("a token id must fit into 64 bits") from None
 
 
 class _Streamed:

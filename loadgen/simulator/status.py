@@ -4,7 +4,6 @@ import asyncio
 import datetime
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from aiohttp import web
@@ -13,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 import loadgen
 from loadgen.simulator.engine import Engine, Generation
+from loadgen.simulator.settings import Settings, server_info
 
 _LONG = (0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400)
 _E2E = (*_LONG, 600, 1200, 1800, 2400)
@@ -25,19 +25,6 @@ _QUEUE = (
     *(0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 3, 4, 5, 10, 15, 20, 30, 40, 50, 60, 70, 80, 90),
     *(100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1200, 1400, 1600, 1800, 2000, 2500, 3000),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """SGLang's own arguments beside the scheduler's limits."""
-
-    served_model_name: str = "simulated"
-    context_length: int = 32768
-    vocab_size: int = 32000
-    stream_interval: int = 1
-    decode_log_interval: int = 40
-    random_seed: int = 0
-    enable_cache_report: bool = False
 
 
 class Status:
@@ -95,41 +82,11 @@ class Status:
         return web.Response()
 
     async def server_info(self, _: web.Request) -> web.Response:
-        engine, limits, settings = self._engine, self._engine.scheduler.limits, self.settings
-        name = settings.served_model_name
-        return web.json_response(
-            {
-                "model_path": name,
-                "served_model_name": name,
-                "tokenizer_path": name,
-                **asdict(limits),
-                "context_length": settings.context_length,
-                "stream_interval": settings.stream_interval,
-                "decode_log_interval": settings.decode_log_interval,
-                "random_seed": settings.random_seed,
-                "enable_cache_report": settings.enable_cache_report,
-                "schedule_policy": "fcfs",
-                "attention_backend": "simulated",
-                "page_size": 1,
-                "status": "ready",
-                "max_total_num_tokens": limits.max_total_tokens,
-                "max_req_input_len": settings.context_length - 1,
-                "internal_states": [
-                    {
-                        **asdict(limits),
-                        "effective_max_running_requests_per_dp": limits.max_running_requests,
-                        "last_gen_throughput": engine.gen_throughput,
-                        "memory_usage": {"weight": None, "kvcache": None, "token_capacity": limits.max_total_tokens},
-                    }
-                ],
-                "version": f"loadgen {loadgen.__version__} simulator",
-                "simulator": {
-                    "step_time": asdict(engine.scheduler.step_time),
-                    "late_steps": engine.late_steps,
-                    "max_late": round(engine.max_late, 6),
-                },
-            }
-        )
+        engine, scheduler = self._engine, self._engine.scheduler
+        info = server_info(scheduler.limits, self.settings, scheduler.step_time)
+        info["internal_states"][0]["last_gen_throughput"] = engine.gen_throughput
+        info["simulator"] |= {"late_steps": engine.late_steps, "max_late": round(engine.max_late, 6)}
+        return web.json_response(info)
 
     async def model_info(self, _: web.Request) -> web.Response:
         name = self.settings.served_model_name
