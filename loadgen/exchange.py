@@ -112,7 +112,9 @@ class Exchange:
     received so far, that chunk's included. `input_tokens`, `output_tokens` and `cached_tokens` are the server's
     own counts, None where it gave none. `shared` is how many of the prompt's leading tokens had been sent or answered
     before in this run, None where that is not known: what a cache that began cold can hold of it at most. `answer` is
-    what came, as ids or as text, and kept only where another turn will need it.
+    what came, as ids or as text, and kept only where another turn will need it. `server_ttft` and `server_span` are
+    what the server says of itself, in seconds by its own clock: from the request being there to its first token, and to
+    its first chunk being handed on; None where it does not say.
     """
 
     request: Request
@@ -127,6 +129,8 @@ class Exchange:
     cached_tokens: int | None = None
     shared: int | None = None
     answer: Sequence[int] | str | None = None
+    server_ttft: float | None = None
+    server_span: float | None = None
     outcome: Outcome = Outcome.OPEN
     detail: str = ""
 
@@ -168,6 +172,13 @@ class Exchange:
     @property
     def ttft_service(self) -> float | None:
         return self.at[0] - self.sent if self.answered and self.sent is not None else None
+
+    @property
+    def transport(self) -> float | None:
+        """Of `ttft_service` what is not between the server's two stamps: the ways there and back. No two clocks are
+        compared, only a span of ours and one of the server's."""
+        ours = self.ttft_service
+        return None if ours is None or self.server_span is None else ours - self.server_span
 
     @property
     def e2e(self) -> float | None:

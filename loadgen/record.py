@@ -262,6 +262,8 @@ def _line(exchange: Exchange, start: float) -> dict[str, Any]:
         "chunks": len(exchange.at),
         "cached_tokens": exchange.cached_tokens,
         "shared_tokens": exchange.shared,
+        "server_ttft": exchange.server_ttft,
+        "transport": exchange.transport,
         "outcome": exchange.outcome.value,
         "detail": exchange.detail,
     }

@@ -43,6 +43,7 @@ class Tally:
         self._pending: list[Exchange] = []
         self._lag = Histogram()
         self._prompts = _Prompts()
+        self._ways = _Ways()
         self.last_ended = 0.0  # seconds from the start
 
     def begin(self, log: Callable[[str], IntervalLog]) -> None:
@@ -63,6 +64,7 @@ class Tally:
                 self._tokens["input"] += exchange.input_tokens or exchange.request.input_len or 0
                 self._tokens["output"] += exchange.tokens[-1] if exchange.tokens else 0
             self._prompts.add(exchange)
+            self._ways.add(exchange)
         if len(self._pending) == BATCH or (self._pending and int(ended) != int(self.last_ended)):
             self._fold()
         self.last_ended = ended
@@ -106,6 +108,7 @@ class Tally:
             },
             "offered": self._offered(),
             "prompts": self._prompts.as_dict(),
+            "ways": self._ways.as_dict(),
         }
 
     def _offered(self) -> dict[str, Any]:
@@ -116,6 +119,36 @@ class Tally:
             "achieved_per_s": gaps / achieved if scheduled and achieved else None,
             "scheduled_span": round(scheduled, 6),
             "achieved_span": round(achieved, 6),
+        }
+
+
+@dataclass(slots=True)
+class _Ways:
+    """What the TTFT from sent is made of, on the requests for which the server tells: means in seconds."""
+
+    requests: int = 0
+    ours: float = 0.0
+    server_ttft: float = 0.0
+    server_span: float = 0.0
+
+    def add(self, exchange: Exchange) -> None:
+        first, span, ours = exchange.server_ttft, exchange.server_span, exchange.ttft_service
+        if first is not None and span is not None and ours is not None:
+            self.requests += 1
+            self.ours += ours
+            self.server_ttft += first
+            self.server_span += span
+
+    def as_dict(self) -> dict[str, Any] | None:
+        """Null where no server told."""
+        if not (n := self.requests):
+            return None
+        return {
+            "requests": n,
+            "ttft_service": self.ours / n,
+            "server_ttft": self.server_ttft / n,
+            "handed_on": (self.server_span - self.server_ttft) / n,
+            "transport": (self.ours - self.server_span) / n,
         }
 
 

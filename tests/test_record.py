@@ -80,9 +80,37 @@ def test_a_request_is_on_the_disk_as_soon_as_it_has_ended(tmp_path: Path) -> Non
     assert line == {
         "index": 0, "due": 0.5, "ready": 0.5, "sent": 0.75, "first": 1.0, "last": 1.0, "ended": 1.25, "input_len": 2,
         "output_len": 1, "input_tokens": 2, "output_tokens": 1, "chunks": 1, "cached_tokens": None,
-        "shared_tokens": None, "outcome": "ok", "detail": "",
+        "shared_tokens": None, "server_ttft": None, "transport": None, "outcome": "ok", "detail": "",
     }  # fmt: skip
     recorder._files.close()
+
+
+def test_the_instants_of_all_chunks_are_kept_beside_the_lines(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, HEAD, "spread")
+    recorder.begin(start=100.0, epoch=1_796_083_200.0)
+    for index, instants in enumerate([[101.0, 101.5], [], [100.25]]):
+        exchange = Exchange(Request(index, [1], 9), due=100.0, ready=100.0, sent=100.0, ended=102.0)
+        exchange.outcome = Outcome.OK if instants else Outcome.TIMEOUT
+        for n, at in enumerate(instants, 1):
+            exchange.chunk(at, n)
+        recorder.add(exchange)
+    recorder._files.close()
+    record = Record.read(tmp_path)
+    kept = {request["index"]: instants.tolist() for request, instants in record.chunks()}
+    assert kept == {0: [1.0, 1.5], 1: [], 2: [0.25]}
+    (tmp_path / "chunks.f64").write_bytes(b"\0" * 8)
+    with pytest.raises(RecordError, match="ends before the chunks of request 0"):
+        list(record.chunks())
+    (tmp_path / "chunks.f64").unlink()
+    assert list(record.chunks()) == []
+
+
+def test_the_servers_steps_and_words_are_kept(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, HEAD, "spread")
+    recorder.note_steps([{"at": 0.5, "kind": "decode", "running": 3}], b"[stamp] Decode batch\n")
+    recorder.note_steps([{"at": 0.5, "kind": "decode", "running": 3}], b"not over what is there\n")
+    assert list(Record.read(tmp_path).steps()) == [{"at": 0.5, "kind": "decode", "running": 3}]
+    assert (tmp_path / "server.log").read_bytes() == b"[stamp] Decode batch\n"
 
 
 def ended(index: int, at: float, session: int | None = None) -> Exchange:

@@ -73,6 +73,15 @@ def test_any_split_of_a_real_answer_gives_the_same_counts(
     assert (split.input_tokens, split.output_tokens) == (prompt, asked)
 
 
+def test_the_servers_own_times_are_noted_where_it_tells_them() -> None:
+    """Golden: what the server wrote into its last event."""
+    told = read("generate", (GOLDEN / "generate_stream.sse").read_bytes(), 16)
+    assert told.server_ttft == 0.059370878999970955
+    assert told.server_span == 1796074694.4446554 - 1796074694.3792088
+    silent = read("generate", (GOLDEN / "generate_stream.sse").read_bytes().replace(b"request_received_ts", b"x"), 16)
+    assert (silent.server_ttft, silent.server_span, silent.transport) == (None, None, None)
+
+
 @pytest.mark.parametrize(("file", "api", "asked", "prompt"), CAPTURED)
 def test_byte_by_byte_gives_the_same_counts(file: str, api: str, asked: int, prompt: int) -> None:
     stream = (GOLDEN / file).read_bytes()

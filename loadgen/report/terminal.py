@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.exchange import QUANTILES
+from loadgen.report.server import server_lines
 from loadgen.verdict import PRINTED, carries, fits, samples_needed
 
 _NAMES = {
@@ -40,7 +41,7 @@ def verdict(data: Mapping[str, Any]) -> RenderableType:
 def _parts(data: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Text(heading(data), style="bold")
     yield verdict(data)
-    if "verdict" in data:
+    if "verdict" in data and fits(data):
         yield _latencies(data, data["scenario"]["measure"]["quantiles"])
     yield from (Text(f"{name:<12}{line}") for name, line in (_lines(data) if "verdict" in data else _counts(data)))
     for name, own in data.get("traffic", {}).items():
@@ -109,6 +110,7 @@ def _lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     cap = data["scenario"]["limits"]["max_concurrency"]
     at_cap = f"{concurrency['share_at_cap']:.1%} of the time at the cap of {cap}" if cap else "no cap"
     yield "in flight", f"mean {concurrency['mean']:.1f}, peak {concurrency['peak']}; {at_cap}"
+    yield from server_lines(data)
     if overflow := sum(metric["overflow"] for metric in data["metrics"].values()):
         yield "overflow", f"{overflow} values over 1 h were counted as 1 h"
     for key, slo in data["slo"].items():
@@ -131,7 +133,7 @@ def _over(data: Mapping[str, Any]) -> str:
 
 def _prompts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Prompt lengths where the server counts other tokens than were asked for, and what its prefix cache had."""
-    if "prompts" not in data:  # a record of before this was noted
+    if "prompts" not in data or not fits(data):  # a record of before this was noted, or nothing ran
         return
     lengths, cache = data["prompts"]["lengths"], data["prompts"]["cache"]
     if lengths["differ"]:

@@ -132,6 +132,14 @@ class GenerateAnswer(Answer):
         self._count(total, at)
         if reason := meta["finish_reason"]:
             self._finish(reason["type"], reason.get("message"))
+            self._note_times(meta)
+
+    def _note_times(self, meta: Any) -> None:
+        """The server's own times, which SGLang tells with --enable-metrics; stamps are seconds since 1970."""
+        first, received = meta.get("first_token_latency"), meta.get("request_received_ts")
+        handed = meta.get("response_sent_to_client_ts")
+        if all(isinstance(time, int | float) for time in (first, received, handed)):
+            self._exchange.server_ttft, self._exchange.server_span = float(first), float(handed - received)
 
     def _keep_said(self, content: Any, total: int) -> None:
         """Keep what the next turn will need: ids where the prompt was ids, text where it was text. The server sends all
