@@ -11,21 +11,21 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import click
 
 import loadgen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
-    from loadgen.exchange import Exchange
     from loadgen.record import Record
     from loadgen.scenario import Scenario
     from loadgen.schedule import Schedule
     from loadgen.target import Mode
 
+T = TypeVar("T")
 TARGETS = "simulator, sglang, or the URL of a running server; by default the scenario's."
 CHECK_FAILED, WRONG_USE, INVALID, TARGET_FAILED, INTERRUPTED = 1, 2, 3, 4, 130
 
@@ -174,44 +174,68 @@ def _run(
     mode: Mode,
     batch_size: int | None,
 ) -> Record:
+    from loadgen.record import Record, RecordError
+    from loadgen.report.progress import progress
+    from loadgen.run import run as run_scenario
+
+    async def shown() -> Record:
+        with progress(schedule.total, show=not (as_json or quiet)) as watch:
+            tell = _teller(quiet=quiet)
+            return await run_scenario(
+                scenario, schedule, name, seed, folder, watch, mode=mode, batch_size=batch_size, tell=tell
+            )
+
+    def cut(*, judged: bool) -> bool:
+        try:
+            record = Record.read(folder)
+        except RecordError:
+            return False
+        if not judged or "verdict" in record.data:
+            _print(record, as_json=as_json, quiet=quiet)
+        return True
+
+    return _until_done(shown(), folder, cut)
+
+
+class _Cut(Protocol):
+    """Prints what there is of work that was cut short, or only if it was `judged`; whether there is any."""
+
+    def __call__(self, *, judged: bool) -> bool: ...
+
+
+def _nothing(*, judged: bool) -> bool:  # noqa: ARG001 - a _Cut
+    return False
+
+
+def _until_done(work: Coroutine[Any, Any, T], folder: Path, cut: _Cut = _nothing) -> T:
+    """The result of work that leaves records in `folder`; where it is interrupted or its target fails, this process
+    ends with the code that says so."""
     import asyncio
     import resource
     import signal
 
     import uvloop
 
-    from loadgen.record import Record, RecordError
-    from loadgen.report.progress import progress
-    from loadgen.run import run as run_scenario
     from loadgen.target import TargetError
 
-    async def until_done(watch: Callable[[Exchange], None]) -> Record:
+    async def stoppable() -> T:
         task = asyncio.current_task()
         assert task is not None
         # SIGTERM ends a run as Ctrl-C does: what was seen is kept, what was started is ended.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        tell = _teller(quiet=quiet)
-        return await run_scenario(
-            scenario, schedule, name, seed, folder, watch, mode=mode, batch_size=batch_size, tell=tell
-        )
+        return await work
 
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one open file for each request in flight
     try:
-        with (
-            progress(schedule.total, show=not (as_json or quiet)) as watch,
-            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        ):
-            return runner.run(until_done(watch))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(stoppable())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        try:
-            _print(Record.read(folder), as_json=as_json, quiet=quiet)
-        except RecordError:
+        if not cut(judged=False):
             click.echo("interrupted before the run began", err=True)
         sys.exit(INTERRUPTED)
     except TargetError as error:
-        with contextlib.suppress(RecordError):
-            _print(Record.read(folder), as_json=as_json, quiet=quiet)
+        cut(judged=True)
         with contextlib.suppress(OSError):
             folder.rmdir()  # where nothing was recorded
         _stop(TARGET_FAILED, f"{error}")
@@ -298,22 +322,143 @@ def _stop(code: int, *lines: str) -> NoReturn:
 
 
 @commands.command()
+@click.argument("scenario", required=False)
+@click.option("--target", help=TARGETS)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key: --set arrivals.rate=8")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the schedule and the prompts.")
+@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True, help="Of the whole ladder.")
+@click.option(
+    "--switch", help="Not the ladder, but an option on and off in both modes: chunked_prefill, prefix_caching."
+)
+@click.option(
+    "--of", "records", multiple=True, type=click.Path(path_type=Path), help="Compare these records, run none."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the pair; by default a new one in runs/.")
+@click.option("--json", "as_json", is_flag=True, help="Print pair.json and nothing else on stdout.")
+@click.option("--quiet", is_flag=True, help="Do not tell how it is getting on.")
+def pair(
+    scenario: str | None,
+    target: str | None,
+    overrides: tuple[str, ...],
+    seed: int,
+    repeats: int,
+    switch: str | None,
+    records: tuple[Path, ...],
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run SCENARIO's prompts in one mode after the other and say what each step costs; or compare records.
+
+    The ladder: static batches, one-shot in process, one-shot over HTTP, under the client's cap, with the arrivals.
+    """
+    from loadgen.pair import of_records
+
+    if (scenario is None) == (not records):
+        _stop(WRONG_USE, "say a SCENARIO to run, or records to compare with --of FOLDER --of FOLDER")
+    if scenario is None:
+        result = of_records([_read(folder) for folder in records])
+    else:
+        again = [scenario, *(["--target", target] if target else []), "--seed", str(seed)]
+        again += [part for override in overrides for part in ("--set", override)]
+        checked, name = _load(scenario, list(overrides), target)
+        folder = _new_folder(out, f"{name}-{switch or 'pair'}")
+        result = _climb(checked, name, seed, repeats, switch, folder, again, quiet=quiet or as_json)
+    _print_pair(result, as_json=as_json)
+    sys.exit(INVALID if result["differences"] or result["invalid"] else 0)
+
+
+def _climb(
+    scenario: Scenario,
+    name: str,
+    seed: int,
+    repeats: int,
+    switch: str | None,
+    folder: Path,
+    again: list[str],
+    *,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Run a ladder, or a switch, and leave its pair.json."""
+    import json
+
+    from loadgen.diagnosis.options import SWITCHES
+    from loadgen.pair import climb, compare, ladder, switched
+
+    if switch and switch not in SWITCHES:
+        _stop(WRONG_USE, f"--switch {switch}: expected one of {', '.join(SWITCHES)}")
+    if scenario.target.kind == "url":
+        _stop(WRONG_USE, "a pair starts and ends what it drives: it needs the target simulator or sglang, not a URL")
+    if scenario.target.api != "generate":
+        _stop(WRONG_USE, 'a pair takes token ids or texts: set target.api = "generate"')
+    with _inputs():
+        rungs = ladder(scenario, seed)
+    tell = _teller(quiet=quiet)
+
+    async def work() -> dict[str, Any]:
+        if switch:
+            return await switched(switch, rungs, repeats, name, seed, folder, again, tell)
+        return compare(name, await climb(rungs, repeats, name, seed, folder, again, tell))
+
+    result = _until_done(work(), folder)
+    (folder / "pair.json").write_text(json.dumps(result, indent=2))
+    return {**result, "folder": str(folder)}
+
+
+def _print_pair(result: dict[str, Any], *, as_json: bool) -> None:
+    import json
+
+    from loadgen.report.pair import pair_report
+    from loadgen.report.terminal import console
+
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+    else:
+        terminal = console()
+        with terminal.capture() as drawn:
+            terminal.print(pair_report(result))
+        click.echo(drawn.get() + (f"pair        {result['folder']}" if "folder" in result else ""))
+
+
+@commands.command()
 @click.argument("record", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print record.json and nothing else on stdout.")
-def report(record: Path, as_json: bool) -> None:
+@click.option(
+    "--figure", "key", help="Print one figure of the card, such as memory.offline_peak, or why there is none."
+)
+def report(record: Path, as_json: bool, key: str | None) -> None:
     """Print the report of a RECORD's folder."""
-    from loadgen.record import Record, RecordError
-
+    read = _read(record)
     try:
-        read = Record.read(record)
-    except RecordError as error:
-        _stop(WRONG_USE, str(error))
-    try:
+        if key is not None:
+            _print_figure(read.data, key)
+            return
         _print(read, as_json=as_json, quiet=False)
         code = _exit_code(read.data)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         _stop(WRONG_USE, f"{read.folder / 'record.json'}: is not as loadgen wrote it: {type(error).__name__} {error}")
     sys.exit(code)
+
+
+def _print_figure(data: dict[str, Any], key: str) -> None:
+    import json
+
+    from loadgen.card import figure
+
+    try:
+        value, reason = figure(data, key)
+    except (KeyError, TypeError):
+        _stop(WRONG_USE, f"--figure {key}: the card has no such field; see card.yaml")
+    click.echo(json.dumps(value) + (f"  {reason}" if reason else ""))
+
+
+def _read(folder: Path) -> Record:
+    from loadgen.record import Record, RecordError
+
+    try:
+        return Record.read(folder)
+    except RecordError as error:
+        _stop(WRONG_USE, str(error))
 
 
 @commands.group(invoke_without_command=True)

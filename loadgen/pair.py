@@ -20,12 +20,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from loadgen.comparable import by_design, differences, unknown
+from loadgen.diagnosis import Run, attribute, diagnose
+from loadgen.diagnosis.options import SWITCHES, option
 from loadgen.record import Record
 from loadgen.run import measure
-from loadgen.scenario import Scenario
+from loadgen.scenario import Scenario, SglangTarget, UrlTarget
 from loadgen.schedule import Schedule, at_once, plan
 from loadgen.target import Mode, TargetError, Tell, reach
+from loadgen.waterfall import waterfall
 
+ORDER = ("static", "oneshot", "http", "capped", "serving")
+STAND_INS = ", SGLang with stand-ins for a CPU"
 _LAST_WORDS = 2000  # characters of a failed process's
 
 
@@ -128,3 +134,91 @@ def rung_of(data: Mapping[str, Any]) -> str:
     if data.get("arrivals") != "oneshot":
         return "serving"
     return "http" if data["scenario"]["limits"]["max_concurrency"] is None else "capped"
+
+
+def compare(name: str, repeats: Sequence[Mapping[str, Record]]) -> dict[str, Any]:
+    """What the records of a ladder come to, as pair.json has it; no figure where more than the rung differs."""
+    result = _checked(name, repeats)
+    if not result["differences"]:
+        data = [{rung: record.data for rung, record in own.items()} for own in repeats]
+        result["waterfall"] = waterfall(data)
+        result["cards"] = {rung: own["card"] for rung, own in data[0].items()}
+        runs = {rung: looked_at(rung, record) for rung, record in repeats[0].items()}
+        result["gaps"] = {rung: run.gaps.as_dict() for rung, run in runs.items() if run.gaps}
+        result["diagnosis"] = [finding.as_dict() for finding in diagnose(runs)]
+    return result
+
+
+def of_records(records: Sequence[Record]) -> dict[str, Any]:
+    """The same for records that are there already, each on the rung that it is of."""
+    by_rung: dict[str, Record] = {}
+    for record in records:
+        rung = rung_of(record.data)
+        by_rung[rung if rung not in by_rung else f"{rung} ({record.folder})"] = record
+    ordered = sorted(by_rung, key=lambda name: ORDER.index(name.partition(" ")[0]))
+    return compare(records[-1].data["name"], [{rung: by_rung[rung] for rung in ordered}])
+
+
+async def switched(
+    option_name: str,
+    rungs: Sequence[Rung],
+    repeats: int,
+    name: str,
+    seed: int,
+    folder: Path,
+    again: Sequence[str],
+    tell: Tell = lambda _: None,
+) -> dict[str, Any]:
+    """Run one-shot and service with an option of the server's on and off, and say what it did in each mode."""
+    both = [rung for rung in rungs if rung.name in ("oneshot", "serving")]
+    off = {f"target.server.{key}": value for key, value in SWITCHES[option_name].items()}
+    without = [_with_server(rung, SWITCHES[option_name]) for rung in both]
+    more = [part for key, value in off.items() for part in ("--set", f"{key}={str(value).lower()}")]
+    on_records = await climb(both, repeats, name, seed, folder / "on", again, tell)
+    off_records = await climb(without, repeats, name, seed, folder / "off", [*again, *more], tell)
+    result = _checked(name, on_records)
+    if not result["differences"]:
+        states = [
+            {rung.name: [own[rung.name].data for own in records] for rung in both}
+            for records in (on_records, off_records)
+        ]
+        result["diagnosis"] = [option(option_name, *states).as_dict()]
+    return result
+
+
+def _with_server(rung: Rung, arguments: Mapping[str, Any]) -> Rung:
+    """The rung with other arguments of the server's."""
+    target = rung.scenario.target
+    assert not isinstance(target, UrlTarget)
+    if isinstance(target, SglangTarget):
+        server: Any = {**target.server, **arguments}
+    else:
+        server = target.server.model_copy(update=dict(arguments))
+    changed = target.model_copy(update={"server": server})
+    return replace(rung, scenario=rung.scenario.model_copy(update={"target": changed}))
+
+
+def _checked(name: str, repeats: Sequence[Mapping[str, Record]]) -> dict[str, Any]:
+    """Whether the records of a ladder may be compared, and which runs are not used."""
+    data = [{rung: record.data for rung, record in own.items()} for own in repeats]
+    first = data[0]
+    found = {difference.text: difference.as_dict() for own in data for difference in differences(own)}
+    target = first[next(reversed(first))]["target"]
+    stand_ins = STAND_INS if target.get("stand_ins") else ""
+    return {
+        "name": name,
+        "rungs": list(first),
+        "who": "simulated" if target["simulated"] else f"{target['model']}{stand_ins}",
+        "records": [{rung: str(record.folder) for rung, record in own.items()} for own in repeats],
+        "differences": list(found.values()),
+        "by_design": by_design(first),
+        "unknown": unknown(first),
+        "invalid": [str(own[rung].folder) for own in repeats for rung in own if not own[rung].data["verdict"]["valid"]],
+        "diagnosis": [],
+    }
+
+
+def looked_at(rung: str, record: Record) -> Run:
+    """A record as the rules look at it, its long gaps put down to what its server did."""
+    warm = record.data["scenario"]["measure"]["warmup"] > 0
+    return Run(rung, record.data, attribute(record.chunks(), record.steps(), warm=warm))
