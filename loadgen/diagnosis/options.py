@@ -12,6 +12,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "chunked_prefill": {"chunked_prefill_size": -1},
     "prefix_caching": {"disable_radix_cache": True},
 }
+LITTLE = 0.01  # of the prompt tokens: less out of the cache is chance, and nothing to act on
 # The figures that are looked at, and whether more of it is better.
 LOOKED_AT = {"throughput": True, "TTFT p50": False, "TTFT p95": False, "TPOT mean": False, "ITL p95": False}
 
@@ -42,7 +43,8 @@ def _acted_on(name: str, run: Run) -> tuple[str, str]:
     if name == "prefix_caching":
         cache = data["prompts"]["cache"]
         text = f"{cache['cached_tokens']:,} of {cache['prompt_tokens']:,} prompt tokens came from the cache"
-        return (text if cache["cached_tokens"] else f"nothing to act on: {text}"), "prompts.cache"
+        hit = cache["cached_tokens"] >= LITTLE * cache["prompt_tokens"] > 0
+        return (text if hit else f"nothing to act on: {text}"), "prompts.cache"
     chunk, lengths = data["target"]["server"].get("chunked_prefill_size"), data.get("lengths") or {}
     longest = (lengths.get("input_len") or {}).get("max")
     step, running = run.log.get("prefill_tokens") or {}, run.log.get("running") or {}

@@ -74,12 +74,20 @@ def _steps(fall: Mapping[str, Any]) -> Table:
     for column in table.columns[2:5]:
         column.justify = "right"
     for number, step in enumerate(fall["figures"][0]["steps"]):
-        how = _HOW.get(step["to"], "")
+        how = _changed(step["from"], step["to"])
         table.add_row(Text(f"{step['from']} → {step['to']}", style="bold"), "", "", "", "", Text(how, style="dim"))
         for figure in fall["figures"]:
             if figure["steps"][number]["difference"] is not None:
                 table.add_row(f"  {figure['name']}", figure["unit"], *_cells(figure["steps"][number], figure["unit"]))
     return table
+
+
+def _changed(below: str, above: str) -> str:
+    """What is changed from one rung to another: one thing, or all of those between."""
+    rungs = list(_HOW)
+    if below not in _HOW or above not in _HOW:
+        return ""
+    return "; ".join(_HOW[rung] for rung in rungs[rungs.index(below) + 1 : rungs.index(above) + 1])
 
 
 def _cells(step: Mapping[str, Any], unit: str) -> Iterator[RenderableType]:
