@@ -76,7 +76,7 @@ test: $(DEV) ## the fast tests, under four minutes
 
 .PHONY: test-sglang
 test-sglang: $(DEV) setup-sglang ## the tests with the real SGLang, under 15 minutes
-	@$(WITH_SGLANG) $(BIN)/pytest -p real tests/sglang
+	@$(WITH_SGLANG) $(BIN)/pytest -p real tests/with_sglang
 
 .PHONY: check
 check: $(DEV) ## format, lint, types, import contracts

@@ -198,7 +198,7 @@ def test_what_a_mode_cannot_do_is_wrong_use(small: Path, arguments: list[str], s
 
 
 def test_a_server_that_dies_ends_the_run_with_its_record(tmp_path: Path) -> None:
-    """The simulator is killed from outside; SGLang's own death is in tests/sglang."""
+    """The simulator is killed from outside; SGLang's own death is in tests/with_sglang."""
     (tmp_path / "long.toml").write_text(SMALL.replace("= 20\n", "= 2000\n").replace("rate = 200", "rate = 20"))
     script = (
         "import os, signal, threading, time, psutil, sys; from loadgen.cli import main\n"
