@@ -104,7 +104,7 @@ async def measure(
             settled=settled,
             duration=end,
         )
-        beside = Beside(target, scenario.measure.poll_interval)
+        beside = Beside(target, scenario.measure.poll_interval, scenario.measure.metrics_interval)
         await beside.server.begin()
         start, epoch = time.perf_counter() + HEAD_START, time.time() + HEAD_START
         recorder.begin(start, epoch)

@@ -15,6 +15,7 @@ def server_lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _beside(data, (telemetry.get("metrics") or {}).get("histograms") or {})
     if fixed := data.get("static"):
         yield from _fixed(fixed)
+    yield from _asked(telemetry)
     if peak := (data.get("memory") or {}).get("peak_bytes"):
         gpu = data["memory"]["gpu_peak_bytes"]
         on_gpu = f"; {gpu / 1e9:,.2f} GB on the GPUs" if gpu else ""
@@ -63,6 +64,17 @@ def _beside(data: Mapping[str, Any], histograms: Mapping[str, Any]) -> Iterator[
                 f"{own['mean'] * 1e3:.2f} ms here ({own['count']:,}), {told['mean'] * 1e3:.2f} ms by the server's "
                 f"histogram ({told['count']:,}): {(own['mean'] - told['mean']) * 1e3:+.2f} ms",
             )
+
+
+def _asked(telemetry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What looking at the server cost."""
+    looked = [
+        f"{path} {own['count']} times, every {own['interval']:g} s, {own['cost_mean_s'] * 1e3:.1f} ms each"
+        for path, own in (("/v1/loads", telemetry.get("polls")), ("/metrics", telemetry.get("scrapes")))
+        if own and own["count"]
+    ]
+    if looked:
+        yield "looked at", "; ".join(looked)
 
 
 def _fixed(fixed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -63,6 +63,7 @@ class Measure(Table):
     )
     max_fault_share: Share = Field(0.01, description="share of faults above which the run is INVALID")
     poll_interval: Seconds = Field(1.0, description="seconds between looks at the server's and the client's load")
+    metrics_interval: Seconds = Field(5.0, description="seconds between looks at the server's /metrics, which are long")
 
 
 class Interference(Table):

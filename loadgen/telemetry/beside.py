@@ -9,14 +9,14 @@ from loadgen.driver import InFlight
 from loadgen.target import Endpoint, InProcess
 from loadgen.telemetry.memory import PeakMemory
 from loadgen.telemetry.server import ServerSide
-from loadgen.telemetry.timeline import Polls, sample
+from loadgen.telemetry.timeline import Polls, sample, scrape
 
 
 class Beside:
-    """Looks at a target while it is driven; `interval` is seconds between points of the time line."""
+    """Looks at a target while it is driven: at its load and at its metrics every so many seconds."""
 
-    def __init__(self, target: Endpoint | InProcess, interval: float) -> None:
-        self._target, self._polls = target, Polls(interval)
+    def __init__(self, target: Endpoint | InProcess, load_interval: float, metrics_interval: float) -> None:
+        self._target, self._polls, self._scrapes = target, Polls(load_interval), Polls(metrics_interval)
         self.server, self._memory = ServerSide(target), PeakMemory(target.pids)
 
     @asynccontextmanager
@@ -26,6 +26,7 @@ class Beside:
         """Look on while this context lasts, with points of the time line going to `note`."""
         tasks = [
             asyncio.create_task(sample(self._target, in_flight, note, start=start, polls=self._polls)),
+            asyncio.create_task(scrape(self._target, note, start=start, polls=self._scrapes)),
             asyncio.create_task(self.server.follow()),
             asyncio.create_task(self._memory.watch()),
         ]
@@ -44,4 +45,5 @@ class Beside:
         memory = self._memory.as_dict()
         await self.server.end()
         told, steps = self.server.account(start, end)
-        return {"memory": memory, "telemetry": {**told, "polls": self._polls.as_dict()}}, steps
+        polls = {"polls": self._polls.as_dict(), "scrapes": self._scrapes.as_dict()}
+        return {"memory": memory, "telemetry": told | polls}, steps

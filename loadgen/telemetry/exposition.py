@@ -34,11 +34,12 @@ HISTOGRAMS = tuple(
 )
 _QUANTILES = {name: QUANTILES[name] for name in ("p50", "p95", "p99")}
 _PREFIX = "sglang:"
-_WANTED = re.compile(
-    rf"^{_PREFIX}(?:{'|'.join((*COUNTERS, *COUNTS, *RATIOS))}|(?:{'|'.join(HISTOGRAMS)})_(?:bucket|sum|count))"
-    r"[{ ].*\n?",
-    re.MULTILINE,
-)
+_PLAIN = "|".join((*COUNTERS, *COUNTS, *RATIOS))
+_FILLED = rf"(?:{'|'.join(HISTOGRAMS)})_(?:bucket|sum|count)"
+_LINES = {
+    wanted: re.compile(rf"^{_PREFIX}(?:{names})[{{ ].*\n?", re.MULTILINE)
+    for wanted, names in ((False, _PLAIN), (True, f"{_PLAIN}|{_FILLED}"))
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,11 @@ class Snapshot:
     histograms: Mapping[str, Histogram]
 
 
-def snapshot(text: str) -> Snapshot:
-    """The scrape of this text; raises ValueError where a wanted line of it is no Prometheus exposition."""
+def snapshot(text: str, *, histograms: bool = True) -> Snapshot:
+    """The scrape of this text, without its many buckets where `histograms` are not wanted; raises ValueError where a
+    wanted line of it is no Prometheus exposition."""
     found = defaultdict[str, list[Sample]](list)
-    for family in text_string_to_metric_families("".join(_WANTED.findall(text))):
+    for family in text_string_to_metric_families("".join(_LINES[histograms].findall(text))):
         for sample in family.samples:
             found[sample.name.removeprefix(_PREFIX)].append(sample)
     samples = {name: list(_first_of_group(each)) for name, each in found.items()}
@@ -78,8 +80,8 @@ def snapshot(text: str) -> Snapshot:
         values = [sample.value for sample in samples.get(name, ()) if not sample.labels.get("priority")]
         if values:
             gauges[name] = sum(values) / (len(values) if name in RATIOS else 1)
-    histograms = {name: _histogram(name, samples) for name in HISTOGRAMS if f"{name}_bucket" in samples}
-    return Snapshot(dict(counters), gauges, histograms)
+    filled = {name: _histogram(name, samples) for name in HISTOGRAMS if f"{name}_bucket" in samples}
+    return Snapshot(dict(counters), gauges, filled)
 
 
 def _first_of_group(samples: list[Sample]) -> Iterator[Sample]:

@@ -3,7 +3,8 @@
 Each point: `at` (seconds from the start), the client's `in_flight`, `waiting` (at the cap), `loop_lag` (how late this
 point's own timer was, seconds) and `cpu` (share of one core since the point before), and under `server` what
 /v1/loads said: running and waiting requests, tokens in the pool; null where the server has no /v1/loads. `cost` is how
-long the server took to say it, seconds.
+long the server took to say it, seconds. Points with `metrics` have the gauges and counters of /metrics, more rarely,
+since that text is long and costs both sides; `parsing` is what reading it cost our loop.
 """
 
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 from loadgen.driver import InFlight, sleep_until
 from loadgen.target import Endpoint, InProcess, first
+from loadgen.telemetry.exposition import snapshot
 
 _OF_SERVER = (
     "num_running_reqs",
@@ -26,7 +28,7 @@ _OF_SERVER = (
 
 @dataclass(slots=True)
 class Polls:
-    """What looking at the server's load came to: how often, and how long it took to answer, seconds."""
+    """What looking at the server came to: how often it was asked, and how long it took, seconds."""
 
     interval: float
     count: int = 0
@@ -73,3 +75,38 @@ async def sample(
             polls.add(point["cost"])
         note(point)
         due += polls.interval
+
+
+async def scrape(
+    target: Endpoint | InProcess,
+    note: Callable[[dict[str, Any]], None],
+    *,
+    start: float,
+    polls: Polls,
+    now: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Note the gauges and counters of /metrics every `polls.interval` seconds after `start`, until cancelled; end where
+    the server has none."""
+    due = start + polls.interval
+    while True:
+        await sleep_until(due, now)
+        asked = now()
+        if (text := await target.exposition()) is None:
+            return
+        came = now()
+        try:
+            seen = snapshot(text, histograms=False)
+        except ValueError:
+            return
+        read = now()
+        polls.add(read - asked)
+        metrics = {**seen.gauges, **seen.counters}
+        note(
+            {
+                "at": round(asked - start, 6),
+                "metrics": metrics,
+                "cost": round(came - asked, 6),
+                "parsing": round(read - came, 6),
+            }
+        )
+        due = max(due + polls.interval, read)

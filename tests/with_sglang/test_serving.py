@@ -115,7 +115,7 @@ def test_greedy_ids_are_the_engines(server: Server, engine: tuple[Record, list[l
 
 
 def test_the_records_files_are_all_there_and_fit_each_other(server: Server) -> None:
-    record = server.drive("files", scenario())
+    record = server.drive("files", scenario(measure={"metrics_interval": 0.2}))
     steps = list(record.steps())
     log = said(record)
     assert sum(step["kind"] == "decode" for step in steps) == log["decode_lines"]
@@ -125,5 +125,8 @@ def test_the_records_files_are_all_there_and_fit_each_other(server: Server) -> N
         assert instants[0] == request["first"] or abs(instants[0] - request["first"]) < 1e-6
     assert b"Decode batch" in (record.folder / "server.log").read_bytes()
     points = [json.loads(line) for line in (record.folder / "timeline.jsonl").read_text().splitlines()]
-    assert any(point["server"]["num_running_reqs"] is not None for point in points)
-    assert record.data["telemetry"]["polls"]["count"] == len(points)
+    loads, metrics = ([point for point in points if key in point] for key in ("server", "metrics"))
+    assert any(point["server"]["num_running_reqs"] is not None for point in loads)
+    assert metrics[0]["metrics"]["max_total_num_tokens"] == SERVER["max_total_tokens"]
+    told = record.data["telemetry"]
+    assert (told["polls"]["count"], told["scrapes"]["count"]) == (len(loads), len(metrics))
