@@ -203,11 +203,7 @@ class _Cut(Protocol):
     def __call__(self, *, judged: bool) -> bool: ...
 
 
-def _nothing(*, judged: bool) -> bool:  # noqa: ARG001 - a _Cut
-    return False
-
-
-def _until_done(work: Coroutine[Any, Any, T], folder: Path, cut: _Cut = _nothing) -> T:
+def _until_done(work: Coroutine[Any, Any, T], folder: Path, cut: _Cut) -> T:
     """The result of work that leaves records in `folder`; where it is interrupted or its target fails, this process
     ends with the code that says so."""
     import asyncio
@@ -400,7 +396,12 @@ def _climb(
             return await switched(switch, rungs, repeats, name, seed, folder, again, tell)
         return compare(name, await climb(rungs, repeats, name, seed, folder, again, tell))
 
-    result = _until_done(work(), folder)
+    def cut(*, judged: bool) -> bool:
+        if not judged:
+            click.echo(f"interrupted; the runs that had ended are in {folder}", err=True)
+        return True
+
+    result = _until_done(work(), folder, cut)
     (folder / "pair.json").write_text(json.dumps(result, indent=2))
     return {**result, "folder": str(folder)}
 

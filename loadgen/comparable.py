@@ -229,7 +229,7 @@ def _static(data: Mapping[str, Any]) -> bool:
 
 def _capped(rung: str, data: Mapping[str, Any]) -> bool:
     """Whether a client cap is a thing of this rung at all."""
-    return data["mode"] == "serving" and rung not in UNCAPPED
+    return data["mode"] == "serving" and rung.partition(" ")[0] not in UNCAPPED
 
 
 def _cap(data: Mapping[str, Any]) -> Any:

@@ -28,6 +28,7 @@ from loadgen.run import measure
 from loadgen.scenario import Scenario, SglangTarget, UrlTarget
 from loadgen.schedule import Schedule, at_once, plan
 from loadgen.target import Mode, TargetError, Tell, reach
+from loadgen.verdict import fits
 from loadgen.waterfall import waterfall
 
 ORDER = ("static", "oneshot", "http", "capped", "serving")
@@ -55,8 +56,9 @@ def ladder(scenario: Scenario, seed: int) -> list[Rung]:
     bare, together = at_once(scenario, schedule)
     rungs = [Rung("static", "static", bare, together), Rung("oneshot", "oneshot", bare, together)]
     rungs.append(Rung("http", "serving", bare, together))
-    if scenario.limits.max_concurrency is not None:
-        capped = bare.model_copy(update={"limits": scenario.limits})
+    if (cap := scenario.limits.max_concurrency) is not None:
+        own = {"max_concurrency": cap, "overflow": scenario.limits.overflow}
+        capped = bare.model_copy(update={"limits": bare.limits.model_copy(update=own)})
         caps = {"concurrency": schedule.fingerprints["concurrency"]}
         under_cap = replace(together, fingerprints=together.fingerprints | caps)
         rungs.append(Rung("capped", "serving", capped, under_cap))
@@ -213,9 +215,13 @@ def _checked(name: str, repeats: Sequence[Mapping[str, Record]]) -> dict[str, An
         "differences": list(found.values()),
         "by_design": by_design(first),
         "unknown": unknown(first),
-        "invalid": [str(own[rung].folder) for own in repeats for rung in own if not own[rung].data["verdict"]["valid"]],
+        "invalid": [str(record.folder) for own in repeats for record in own.values() if _invalid(record)],
         "diagnosis": [],
     }
+
+
+def _invalid(record: Record) -> bool:
+    return fits(record.data) and not record.data["verdict"]["valid"]
 
 
 def looked_at(rung: str, record: Record) -> Run:

@@ -109,7 +109,10 @@ def at_once(scenario: Scenario, schedule: Schedule) -> tuple[Scenario, Schedule]
         tables = {"workload": classes[0].workload, "arrivals": classes[0].arrivals}
     tables |= {
         "slo": {},
-        "limits": scenario.limits.model_copy(update={"max_concurrency": None}),
+        # All at once, a place in the server's queue is what is measured, and no fault.
+        "limits": scenario.limits.model_copy(
+            update={"max_concurrency": None, "timeout_first_token": scenario.limits.timeout_total}
+        ),
         "measure": scenario.measure.model_copy(update={"duration": None}),
     }
     scenario = scenario.model_copy(update=tables)

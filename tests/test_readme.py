@@ -24,8 +24,8 @@ def test_every_path_in_the_readme_exists() -> None:
 
 def test_every_command_in_the_readme_is_one() -> None:
     blocks = "".join(re.findall(r"```\n(.*?)```", README, re.DOTALL))
-    assert set(re.findall(r"^loadgen (\w+)", blocks, re.MULTILINE)) == {"run", "report", "scenarios"}
-    assert {"run", "report", "scenarios"} <= set(commands.commands)
-    targets = set(re.findall(r"^(?:    )?make (\w+)", README, re.MULTILINE))
+    assert set(re.findall(r"^loadgen (\w+)", blocks, re.MULTILINE)) == {"run", "pair", "report", "scenarios"}
+    assert {"run", "pair", "report", "scenarios"} <= set(commands.commands)
+    targets = set(re.findall(r"^(?:    )?make ([\w-]+)", README, re.MULTILINE))
     makefile = (ROOT / "Makefile").read_text()
     assert {target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)} == set()

@@ -99,7 +99,7 @@ def _retarget(tables: dict[str, Any], target: str) -> None:
     kind = "url" if "://" in target else target
     if given.get("kind", "simulator") != kind:
         # The simulator's arguments are SGLang's own, by name and meaning; SGLang has many that the simulator has not.
-        kept = {"url": ("api", "model"), "sglang": ("api", "server"), "simulator": ("api",)}[kind]
+        kept = {"url": ("api", "model", "server_log"), "sglang": ("api", "server"), "simulator": ("api",)}[kind]
         tables["target"] = {"kind": kind, **{key: given[key] for key in kept if key in given}}
     if kind == "url":
         tables["target"]["url"] = target
