@@ -29,11 +29,12 @@ def _batches(log: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     running, queued, usage = log["running"], log["queued"], log["usage"]
     mean = "" if running["mean"] is None else f"mean {running['mean']:.1f}, "
     retracted = log["retractions"]["requests"]
-    turned = "" if log["pool_turnover"] is None else f", turned over {log['pool_turnover']:.1f} times"
+    pool = f"pool use peak {usage['peak']:.0%}"
+    pool += "" if log["pool_turnover"] is None else f", turned over {log['pool_turnover']:.1f} times"
     yield (
         "batches",
-        f"{mean}peak {running['peak']} running, peak {queued['peak']} queued; pool use peak {usage['peak']:.0%}{turned};"
-        f" {f'{retracted} retracted' if retracted else 'none retracted'}",
+        f"{mean}peak {running['peak']} running, peak {queued['peak']} queued; {pool}; "
+        f"{f'{retracted} retracted' if retracted else 'none retracted'}",
     )
     every = log["decode_log_interval"]
     lines = "" if every == 1 else f" (lines, one in {every or '?'} steps)"
