@@ -29,9 +29,9 @@ rate = 10
 """
 
 
-def start(folder: Path) -> tuple[subprocess.Popen[str], Path]:
+def start(folder: Path, *more: str) -> tuple[subprocess.Popen[str], Path]:
     (folder / "long.toml").write_text(LONG)
-    asked = [sys.executable, "-m", "loadgen", "run", str(folder / "long.toml"), "--out", str(folder / "record")]
+    asked = [sys.executable, "-m", "loadgen", "run", str(folder / "long.toml"), "--out", str(folder / "record"), *more]
     process = subprocess.Popen(
         asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ), start_new_session=True
     )
@@ -68,6 +68,21 @@ def test_a_server_that_is_killed_in_the_middle_leaves_a_readable_record_and_no_o
     assert record.data["counts"]["ok"] > 0
     assert record.data["telemetry"]["log"]["prefill_steps"] > 0
     assert record.data["target"]["died"]
+
+
+def test_an_engine_that_is_killed_in_the_middle_leaves_a_readable_record_and_no_orphan(tmp_path: Path) -> None:
+    process, folder = start(tmp_path, "--mode", "oneshot")
+    until(folder / "requests.jsonl", size=2000)
+    family = psutil.Process(process.pid).children(recursive=True)
+    scheduler = next(one for one in family if "sglang::scheduler" in " ".join(one.cmdline()) + one.name())
+    scheduler.kill()
+    said, complained = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 4, said + complained
+    assert "a process of the engine died" in complained
+    assert all_gone(family)
+    record = Record.read(folder)
+    assert (record.data["mode"], record.data["complete"], record.data["verdict"]["valid"]) == ("oneshot", False, False)
+    assert record.data["counts"]["ok"] > 0
 
 
 def test_ctrl_c_while_the_server_starts_leaves_no_orphan(tmp_path: Path) -> None:

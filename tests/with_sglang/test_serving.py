@@ -12,6 +12,7 @@ from loadgen.card import figure
 from loadgen.client.http import HttpClient, Timeouts
 from loadgen.exchange import Exchange
 from loadgen.record import Record
+from loadgen.run import run
 from loadgen.schedule import plan
 
 
@@ -112,6 +113,24 @@ def test_greedy_ids_are_the_engines(server: Server, engine: tuple[Record, list[l
     server.runner.run(ask())
     assert [exchange.answer for exchange in asked] == engine[1]
     assert [len(ids) for ids in engine[1]] == [12] * len(asked)
+
+
+def test_a_server_that_is_attached_to_is_followed_by_its_log(server: Server) -> None:
+    asked = scenario(
+        target={"kind": "url", "url": server.endpoint.url, "server_log": str(server.folder / "server.log")}
+    )
+    folder = server.folder / "attached"
+    folder.mkdir()
+    record = server.runner.run(run(asked, plan(asked, 2), "attached", 2, folder))
+    log = said(record)
+    assert log["new_tokens"] + log["cached_tokens"] == prompt_tokens(record) == 24 * 40
+    assert log["decode_tokens"] == 24 * 11
+    assert log["facts"]["max_total_num_tokens"] == SERVER["max_total_tokens"]
+    assert record.data["memory"]["peak_bytes"] is None
+    assert "not started here" in record.data["memory"]["reason"]
+    own = (folder / "server.log").read_bytes()
+    assert own
+    assert own in (server.folder / "server.log").read_bytes()
 
 
 def test_the_records_files_are_all_there_and_fit_each_other(server: Server) -> None:
