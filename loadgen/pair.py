@@ -210,7 +210,7 @@ def _checked(name: str, repeats: Sequence[Mapping[str, Record]]) -> dict[str, An
     return {
         "name": name,
         "rungs": list(first),
-        "who": "simulated" if target["simulated"] else f"{target['model']}{stand_ins}",
+        "who": "simulated" if target["simulated"] else f"{Path(target['model']).name}{stand_ins}",
         "records": [{rung: str(record.folder) for rung, record in own.items()} for own in repeats],
         "differences": list(found.values()),
         "by_design": by_design(first),

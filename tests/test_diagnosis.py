@@ -143,9 +143,10 @@ def test_a_tail_is_told_with_what_the_server_was_doing_in_its_gaps() -> None:
 @pytest.mark.parametrize(
     "itl",
     [
-        metric(p50=0.01, mean=0.012, p99=0.02),  # no tail
+        metric(p50=0.01, mean=0.012, p99=0.019),  # no tail
         metric(p50=0.01, mean=0.05, p99=0.12),  # the mean is raised too
-        metric(p50=0.01, mean=0.012, p99=0.12, count=40),  # too few for a p99
+        metric(p50=0.01, mean=0.012, p95=0.011, p99=0.12, count=100),  # too few for a p99
+        metric(p50=0.01, mean=0.012, p95=0.12, p99=0.12, count=40),  # nor for a p95
     ],
 )
 def test_no_tail_is_no_finding(itl: dict[str, Any]) -> None:

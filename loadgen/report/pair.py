@@ -145,4 +145,4 @@ def _signed(value: float, unit: str) -> str:
 
 
 def _places(unit: str) -> int:
-    return {"tokens/s": 0}.get(unit, 2)
+    return {"tokens/s": 0, "%": 3}.get(unit, 2)
