@@ -62,9 +62,9 @@ scenario: $(NEEDED) ## run a scenario: make scenario NAME=burst [TARGET=sglang|U
 	@$(RUN) run $(NAME) $(OPTIONS) $(if $(MODE),--mode $(MODE))
 
 .PHONY: pair
-pair: $(NEEDED) ## the same prompts in every mode, from one batch to the service: make pair NAME=burst [TARGET=sglang] [REPEATS=3] [SEED=1] [SET=…] [OUT=folder]
+pair: $(NEEDED) ## the same prompts in every mode, from one batch to the service: make pair NAME=burst [TARGET=sglang] [REPEATS=3] [SWITCH=prefix_caching] [SEED=1] [SET=…] [OUT=folder]
 	$(NAMED)
-	@$(RUN) pair $(NAME) $(OPTIONS) $(if $(REPEATS),--repeats $(REPEATS))
+	@$(RUN) pair $(NAME) $(OPTIONS) $(if $(REPEATS),--repeats $(REPEATS)) $(if $(SWITCH),--switch $(SWITCH))
 
 .PHONY: scenarios
 scenarios: $(CORE) ## list the scenarios, each with its question

@@ -1,6 +1,6 @@
 """The ladder: the same prompts in one mode after the other, each rung changing one thing.
 
-    static      fixed batches straight into the model runner
+    static      fixed batches straight into the model runner; left out where prompts are texts
     oneshot     + the scheduler      all prompts at once into an engine in one process
     http        + the transport      all prompts at once over HTTP
     capped      + the client's cap   limits.max_concurrency; left out where the scenario has none
@@ -54,8 +54,9 @@ def ladder(scenario: Scenario, seed: int) -> list[Rung]:
     """The rungs of a scenario under a seed, from the lowest; raises DataError where not all can be sent at once."""
     schedule = plan(scenario, seed)
     bare, together = at_once(scenario, schedule)
-    rungs = [Rung("static", "static", bare, together), Rung("oneshot", "oneshot", bare, together)]
-    rungs.append(Rung("http", "serving", bare, together))
+    rungs = [Rung("oneshot", "oneshot", bare, together), Rung("http", "serving", bare, together)]
+    if together.of_ids:
+        rungs.insert(0, Rung("static", "static", bare, together))
     if (cap := scenario.limits.max_concurrency) is not None:
         own = {"max_concurrency": cap, "overflow": scenario.limits.overflow}
         capped = bare.model_copy(update={"limits": bare.limits.model_copy(update=own)})

@@ -60,6 +60,11 @@ class Schedule:
         return sum(known) if len(known) == len(self.totals) else None
 
     @property
+    def of_ids(self) -> bool:
+        """Whether all prompts are token ids, which a model runner takes."""
+        return not any(isinstance(request.prompt, str | tuple) for request in (*self.known, *self.warmup))
+
+    @property
     def lengths(self) -> dict[str, Any]:
         """How many requests are known, and the distribution of their lengths in tokens; null where nobody counted."""
         inputs = [request.input_len for request in self.known]

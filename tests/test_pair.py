@@ -89,6 +89,13 @@ def test_without_a_cap_there_is_no_rung_for_it(quick: Path) -> None:
     assert [rung.name for rung in ladder(load(quick), 1)] == ["static", "oneshot", "http", "serving"]
 
 
+def test_texts_have_no_static_rung(quick: Path) -> None:
+    (quick.parent / "texts.jsonl").write_text('{"prompt": "some words", "output_len": 3}\n')
+    own = '[workload]\nkind = "jsonl"\nfile = "texts.jsonl"\n'
+    quick.write_text(QUICK.replace("[workload]\nnum_prompts = 60\ninput_len = 30\noutput_len = 6\n", own))
+    assert [rung.name for rung in ladder(load(quick), 1)] == ["oneshot", "http", "capped", "serving"]
+
+
 def test_the_ladder_is_climbed_up_and_down_in_turn(quick: Path) -> None:
     rungs: list[Rung] = ladder(load(quick), 1)[::2]
     went = [(repeat, rung.name) for repeat, rung in order(rungs, 3)]

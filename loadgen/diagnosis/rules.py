@@ -121,7 +121,7 @@ def tail(runs: Runs) -> Finding | None:
     where = "metrics.itl"
     figures = ", ".join(f"{name} {itl[name] * 1e3:.1f} ms" for name in ("p50", "mean", highest, "max"))
     evidence = [run.says(f"ITL {figures}", where)]
-    of = "chunks.f64 and steps.jsonl"
+    of = "chunks.f64, steps.jsonl"
     evidence.append(
         run.says(
             f"{gaps.long:,} of {gaps.gaps:,} gaps are over {gaps.threshold * 1e3:.1f} ms, three times the median", of

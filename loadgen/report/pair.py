@@ -11,9 +11,9 @@ from loadgen.waterfall import UNITS
 
 CARDS = ("oneshot", "serving")
 _HOW = {
-    "static": "fixed batches, straight into the model runner",
-    "oneshot": "+ the scheduler: all prompts at once, in process",
-    "http": "+ the transport: all prompts at once, over HTTP",
+    "static": "fixed batches, into the model runner",
+    "oneshot": "+ the scheduler: all at once, in process",
+    "http": "+ the transport: all at once, over HTTP",
     "capped": "+ the client's cap",
     "serving": "+ the arrivals",
 }
@@ -53,7 +53,7 @@ def _ladder(data: Mapping[str, Any]) -> Iterator[RenderableType]:
 def _rung(name: str, own: Mapping[str, Any]) -> Text:
     batch = "not known" if own["mean_batch"] is None else f"{own['mean_batch']:.1f}"
     kind = "fixed at" if own["batching"] == "static" else "mean"
-    line = f"{name:<8} {_HOW.get(name, ''):<50} {own['batching']} batching, batch {kind} {batch}"
+    line = f"{name:<8} {_HOW.get(name, ''):<42} {own['batching']} batching, batch {kind} {batch}"
     lost = "".join(f"\n         not used: {reason}" for reason in own["not_used"])
     return Text(line + lost)
 
