@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
+
 from loadgen.scenario import SglangTarget, SimulatorTarget
 from loadgen.target import sglang
 from loadgen.target.endpoint import TargetError, identity_of, last_words
@@ -41,8 +43,8 @@ class InProcess:
     kind: Literal["simulator", "sglang"]
     server: dict[str, Any]
     log: Path
+    _gone: "asyncio.Future[str]"
     pids: list[int] = field(default_factory=lambda: [os.getpid()])
-    _gone: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def stand_ins(self) -> bool:
@@ -74,13 +76,8 @@ class InProcess:
         """An engine has no /metrics."""
 
     async def gone(self) -> str:
-        """Return when it has died, with why."""
+        """Return when a process of it has died, with why."""
         return await asyncio.shield(self._gone)
-
-    def died(self) -> None:
-        """A process of the engine has died: SGLang sends its parent a SIGQUIT."""
-        if not self._gone.done():
-            self._gone.set_result(f"a process of the engine died; {last_words(self.log)}")
 
 
 def enter(target: SglangTarget) -> None:
@@ -112,20 +109,37 @@ async def build(
     else:
         arguments = target.server.model_dump(exclude_none=True)
         arguments |= {"step_time": target.step_time.model_dump(exclude_none=True), "decode_log_interval": 1}
-    with _log_of_children(log):
-        try:
-            body = getattr(importlib.import_module(module), name)(**arguments)
-        except (ImportError, OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-            raise TargetError(
-                f"{target.kind} could not be started in this process: {error}; {last_words(log)}"
-            ) from error
+    gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    body = await _made(module, name, arguments, log, gone)
     try:
-        built = InProcess(body, target.kind, {}, log)
+        built = InProcess(body, target.kind, {}, log, gone)
         built.server = identity_of(await _info(body))
-        _take_signals(built)
+        _take_signals(log, gone)  # again: SGLang has taken them when it was first asked something
         yield built
     finally:
         (body.shutdown if hasattr(body, "shutdown") else body.close)()
+
+
+async def _made(module: str, name: str, arguments: dict[str, Any], log: Path, gone: "asyncio.Future[str]") -> Any:
+    """The body, built in a thread: so the loop hears an interrupt while it is, and SGLang, which sets its handlers of
+    signals in a main thread only, does not put one there that would kill this process with it."""
+    _take_signals(log, gone)
+    with _log_of_children(log):
+        try:
+            return await asyncio.to_thread(lambda: getattr(importlib.import_module(module), name)(**arguments))
+        except asyncio.CancelledError:
+            _end_children()
+            raise
+        except (ImportError, OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
+            _end_children()
+            raise TargetError(f"it could not be started in this process: {error}; {last_words(log)}") from error
+
+
+def _end_children() -> None:
+    """What was started of a body that never came to be."""
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            child.kill()
 
 
 async def _info(body: Any) -> dict[str, Any]:
@@ -145,14 +159,20 @@ class _Lent:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
 
-def _take_signals(built: InProcess) -> None:
-    """SGLang's handlers end this process, its record unwritten: ours take their place."""
+def _take_signals(log: Path, gone: "asyncio.Future[str]") -> None:
+    """SIGTERM ends the run as Ctrl-C does; SIGQUIT, which a process of SGLang sends its parent when it has died, says
+    so. Its own handlers would end this process at once, its record unwritten."""
     task = asyncio.current_task()
     assert task is not None
+
+    def died() -> None:
+        if not gone.done():
+            gone.set_result(f"a process of the engine died; {last_words(log)}")
+
     loop = asyncio.get_running_loop()
     with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread, where a test may run
         loop.add_signal_handler(signal.SIGTERM, task.cancel)
-        loop.add_signal_handler(signal.SIGQUIT, built.died)
+        loop.add_signal_handler(signal.SIGQUIT, died)
 
 
 @contextlib.contextmanager

@@ -85,6 +85,20 @@ def test_an_engine_that_is_killed_in_the_middle_leaves_a_readable_record_and_no_
     assert record.data["counts"]["ok"] > 0
 
 
+def test_an_engine_that_cannot_start_is_told_with_the_last_lines_of_its_log(tmp_path: Path) -> None:
+    process, folder = start(tmp_path, "--mode", "oneshot", "--set", "target.server.mem_fraction_static=0.0000001")
+    family: list[psutil.Process] = []
+    while process.poll() is None:
+        family += [one for one in psutil.Process(process.pid).children(recursive=True) if one not in family]
+        time.sleep(0.5)
+    said, complained = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 4, said + complained
+    assert "it could not be started in this process" in complained
+    assert "leave no GPU memory for the KV cache" in complained  # SGLang's own words, on a CPU too
+    assert "Traceback (most recent call last)" not in complained.partition("its log ends with")[0]
+    assert all_gone(family)
+
+
 def test_ctrl_c_while_the_server_starts_leaves_no_orphan(tmp_path: Path) -> None:
     process, folder = start(tmp_path)
     until(folder / "server.log")

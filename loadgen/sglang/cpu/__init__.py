@@ -18,7 +18,7 @@ ENVIRONMENT = {
 }
 
 # SGLang's arguments that its CPU engine needs, or is best given; a scenario's own come before them.
-ARGUMENTS: dict[str, str | int | bool] = {
+ARGUMENTS: dict[str, str | int | float | bool] = {
     "device": "cpu",
     "dtype": "float32",  # greedy answers are the same alone, in a batch and with cache hits
     "cuda_graph_backend_decode": "disabled",
@@ -26,6 +26,7 @@ ARGUMENTS: dict[str, str | int | bool] = {
     "sleep_on_idle": True,  # else an idle scheduler keeps a core busy
     "random_seed": 1,
     "max_total_tokens": 32768,  # 32 MB with the tiny model; by default it would be as much as there is
+    "mem_fraction_static": 0.5,  # left to itself it comes out negative without chunked prefill
     "max_running_requests": 32,
     "chunked_prefill_size": 2048,
 }
