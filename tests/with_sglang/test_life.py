@@ -86,7 +86,7 @@ def test_an_engine_that_is_killed_in_the_middle_leaves_a_readable_record_and_no_
 
 
 def test_an_engine_that_cannot_start_is_told_with_the_last_lines_of_its_log(tmp_path: Path) -> None:
-    process, folder = start(tmp_path, "--mode", "oneshot", "--set", "target.server.mem_fraction_static=0.0000001")
+    process, _ = start(tmp_path, "--mode", "oneshot", "--set", "target.server.mem_fraction_static=0.0000001")
     family: list[psutil.Process] = []
     while process.poll() is None:
         family += [one for one in psutil.Process(process.pid).children(recursive=True) if one not in family]
