@@ -350,12 +350,12 @@ def pair(
 
     The ladder: static batches, one-shot in process, one-shot over HTTP, under the client's cap, with the arrivals.
     """
-    from loadgen.pair import of_records
-
     if (scenario is None) == (not records):
         _stop(WRONG_USE, "say a SCENARIO to run, or records to compare with --of FOLDER --of FOLDER")
+    if len(records) == 1:
+        _stop(WRONG_USE, "one record has nothing to be compared with: say --of twice or more")
     if scenario is None:
-        result = of_records([_read(folder) for folder in records])
+        result = _compared([_read(folder) for folder in records])
     else:
         again = [scenario, *(["--target", target] if target else []), "--seed", str(seed)]
         again += [part for override in overrides for part in ("--set", override)]
@@ -364,6 +364,20 @@ def pair(
         result = _climb(checked, name, seed, repeats, switch, folder, again, quiet=quiet or as_json)
     _print_pair(result, as_json=as_json)
     sys.exit(INVALID if result["differences"] or result["invalid"] else 0)
+
+
+def _compared(records: list[Record]) -> dict[str, Any]:
+    """What records that are there come to, rung by rung."""
+    from loadgen.pair import of_records
+
+    for record in records:
+        if "verdict" not in record.data:
+            _stop(WRONG_USE, f"{record.folder}: was killed before it could be judged: it has no figures to compare")
+    try:
+        return of_records(records)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        where = ", ".join(str(record.folder) for record in records)
+        _stop(WRONG_USE, f"{where}: one of them is not as loadgen wrote it: {type(error).__name__} {error}")
 
 
 def _climb(
@@ -388,7 +402,7 @@ def _climb(
     if scenario.target.kind == "url":
         _stop(WRONG_USE, "a pair starts and ends what it drives: it needs the target simulator or sglang, not a URL")
     if scenario.target.api != "generate":
-        _stop(WRONG_USE, 'a pair takes token ids or texts: set target.api = "generate"')
+        _stop(WRONG_USE, 'a pair sends no chats and no completions: set target.api = "generate"')
     with _inputs():
         rungs = ladder(scenario, seed)
     tell = _teller(quiet=quiet)
@@ -448,6 +462,8 @@ def _print_figure(data: dict[str, Any], key: str) -> None:
 
     from loadgen.card import figure
 
+    if "verdict" not in data:
+        _stop(WRONG_USE, "the run was killed before it could be judged: it has no figures")
     try:
         value, reason = figure(data, key)
     except (KeyError, TypeError):

@@ -97,7 +97,7 @@ def at_once(scenario: Scenario, schedule: Schedule) -> tuple[Scenario, Schedule]
         if isinstance(one.arrivals, SessionsArrivals):
             why = "a turn's prompt holds the answers before it, so that not all can be sent at once"
             raise DataError([f"{_key(one, 'arrivals.kind')} = sessions: {why}"])
-        if (total := schedule.totals[one.name]) is None:
+        if (total := schedule.totals[one.name] or one.workload.num_prompts) is None:
             why = "say how many there are, to send all at once: else the answers decide it"
             raise DataError([f"{_key(one, 'workload.num_prompts')}: {why}"])
         workload = one.workload.model_copy(update={"num_prompts": total})

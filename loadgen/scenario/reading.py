@@ -40,12 +40,13 @@ def load(source: Path, overrides: Sequence[str] = (), target: str | None = None)
     except (OSError, ValueError, RecursionError) as error:  # TOML's and Unicode's own are ValueErrors
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ScenarioError(str(source), [f"{source}: cannot be read: {reason}"]) from None
-    faults = [fault for override in overrides if (fault := _override(tables, override))]
-    if target is not None:
+    faults = []
+    if target is not None:  # first, so that overrides of the target's keys are those of this one
         if target not in LAUNCHED and "://" not in target:
             faults.append(f"--target {target}: expected simulator, sglang, or a URL such as http://127.0.0.1:30000")
         else:
             _retarget(tables, target)
+    faults += [fault for override in overrides if (fault := _override(tables, override))]
     try:
         scenario = Scenario.model_validate(tables, context={"folder": source.parent})
     except ValidationError as error:
@@ -99,7 +100,7 @@ def _retarget(tables: dict[str, Any], target: str) -> None:
     kind = "url" if "://" in target else target
     if given.get("kind", "simulator") != kind:
         # The simulator's arguments are SGLang's own, by name and meaning; SGLang has many that the simulator has not.
-        kept = {"url": ("api", "model", "server_log"), "sglang": ("api", "server"), "simulator": ("api",)}[kind]
+        kept = {"url": ("api", "model"), "sglang": ("api", "server"), "simulator": ("api",)}[kind]
         tables["target"] = {"kind": kind, **{key: given[key] for key in kept if key in given}}
     if kind == "url":
         tables["target"]["url"] = target

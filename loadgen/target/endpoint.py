@@ -140,6 +140,8 @@ class Endpoint:
 def last_words(log: Path) -> str:
     """The last lines of a server's log, for an error's text."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    if not lines:
+        return "its log is empty"
     return "its log ends with\n" + "\n".join(f"  {line[:300]}" for line in lines[-_LAST_WORDS:])
 
 

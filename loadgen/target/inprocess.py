@@ -12,6 +12,7 @@ import importlib
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -27,6 +28,7 @@ from loadgen.target.endpoint import TargetError, identity_of, last_words
 from loadgen.target.sglang import Tell
 
 _ENTERED = "LOADGEN_IN_SGLANG"
+_PROBE = "import importlib.util, loadgen.run; assert importlib.util.find_spec('sglang'), 'sglang is not installed'"
 _BODIES = {
     ("sglang", "oneshot"): ("sglang", "Engine"),
     ("sglang", "static"): ("loadgen.sglang.batch", "Runner"),
@@ -89,9 +91,14 @@ def enter(target: SglangTarget) -> None:
     if os.environ.get(_ENTERED) == "1":
         return
     sglang.arguments(target)  # tells of a missing model while that can be told quickly
+    environment = sglang.environment()
+    probe = subprocess.run([python, "-c", _PROBE], env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+    if probe.returncode:
+        why = (probe.stderr.strip().splitlines() or [f"it ended with code {probe.returncode}"])[-1]
+        raise TargetError(f"{python} cannot run SGLang and loadgen: {why}; there: pip install 'loadgen[sglang]'")
     sys.stdout.flush()
     os.execve(  # noqa: S606 - the same program, in another environment
-        python, [python, "-m", "loadgen", *sys.argv[1:]], {**sglang.environment(), _ENTERED: "1"}
+        python, [python, "-m", "loadgen", *sys.argv[1:]], {**environment, _ENTERED: "1"}
     )
 
 

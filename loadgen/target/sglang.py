@@ -74,7 +74,7 @@ def flags(given: Mapping[str, Any]) -> list[str]:
 def interpreter() -> str:
     """The Python that has SGLang; raises TargetError where there is none."""
     if given := os.environ.get("SGLANG_PYTHON"):
-        if not os.access(given, os.X_OK):
+        if not (Path(given).is_file() and os.access(given, os.X_OK)):
             raise TargetError(f"SGLANG_PYTHON={given}: there is no such program")
         return given
     if importlib.util.find_spec("sglang") is None:

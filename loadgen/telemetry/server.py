@@ -6,6 +6,8 @@ seen. Loads and metrics are taken before the start and after the end; their diff
 """
 
 import asyncio
+import contextlib
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,7 +33,7 @@ class ServerSide:
     async def begin(self) -> None:
         """Take what differences are counted from; nothing of the run may have been sent."""
         log = self._target.log
-        self._offset = log.stat().st_size if log and log.exists() else 0
+        self._begin = self._offset = log.stat().st_size if log and log.exists() else 0
         self._before = await self._look()
 
     async def follow(self) -> None:
@@ -83,8 +85,8 @@ class ServerSide:
 
     def _events(self, log: ServerLog) -> list[Event]:
         assert self._target.log is not None
-        with self._target.log.open("rb") as file:
-            log.feed(file.read(min(HEAD, self._offset)).decode(errors="replace"))
+        with contextlib.suppress(OSError), self._target.log.open("rb") as file:
+            log.feed(file.read(min(HEAD, self._begin)).decode(errors="replace"))
         log.close()
         events: list[Event] = []
         for seen, data in self._seen:
@@ -92,9 +94,15 @@ class ServerSide:
         return events + log.close()
 
     def _read(self, log: Path) -> None:
-        with log.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
+        """Take what was added. A log that is gone says no more; one that has become shorter was begun anew."""
+        try:
+            with log.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    self._offset = 0
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return
         if data:
             self._offset += len(data)
             self._seen.append((self._epoch(), data))
