@@ -189,7 +189,7 @@ def _sampling(records: Records) -> Iterator[_Row]:
         "prefix cache",
         {rung: cache[off] for rung, off in _server(scheduled, "disable_radix_cache").items()},
     )
-    paths = _server(records, "model_path")
+    paths = {rung: path and str(path).rstrip("/") for rung, path in _server(records, "model_path").items()}
     known = None not in paths.values()
     yield _Row(
         "sampling", "model", paths if known else {rung: data["target"]["model"] for rung, data in records.items()}

@@ -93,6 +93,12 @@ def test_pools_that_free_memory_moved_by_a_hair_are_equal() -> None:
     )
 
 
+def test_a_model_is_the_same_with_a_slash_behind_its_path() -> None:
+    assert differences(ladder("oneshot") | {"serving": record("serving", target__server__model_path="m/")}) == []
+    (found,) = differences(ladder("oneshot") | {"serving": record("serving", target__server__model_path="m2")})
+    assert (found.what, found.values) == ("model", {"oneshot": "m", "serving": "m2"})
+
+
 def test_a_simulated_record_is_never_compared_with_a_real_one_and_no_more_is_said() -> None:
     other = record("serving", target__simulated=True, target__server__dtype=None, environment__cpu="x")
     (found,) = differences(ladder("oneshot") | {"serving": other})
