@@ -99,7 +99,7 @@ class StaticClient:
         at = self._now()
         self._prefills.append(at - begun)
         for exchange in batch:
-            exchange.input_tokens, exchange.cached_tokens = exchange.request.input_len, 0
+            exchange.input_tokens = exchange.request.input_len
             exchange.chunk(at, 1)
         for step in range(2, max(request.output_len for request in requests) + 1):
             if self._stopped:

@@ -10,7 +10,7 @@ def server_lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     log = telemetry.get("log") or {}
     if log.get("absent"):
         yield "server", f"its batches are not known: {log['absent']}"
-    elif log:
+    elif log and "static" not in data:  # a bare model runner has no scheduler that writes lines
         yield from _batches(log)
     yield from _beside(data, (telemetry.get("metrics") or {}).get("histograms") or {})
     if fixed := data.get("static"):

@@ -142,6 +142,8 @@ def _prompts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{lengths['differ']} of {lengths['requests']} prompts have another length by the server's count, by up to "
             f"{lengths['most']} tokens: {lengths['server_tokens']:,} in all, {lengths['asked_tokens']:,} asked for",
         )
+    if "static" in data:
+        return  # a bare model runner has no prefix cache
     if not cache["requests"]:
         how = "SGLang tells them on its OpenAI API with --enable-cache-report"
         yield "cache", f"hits are not reported by this server ({how}); {_flushed(data)}"
