@@ -162,7 +162,8 @@ def test_a_switch_is_run_on_and_off_in_both_modes(quick: Path, tmp_path: Path) -
         (["{quick}", "--switch", "magic"], "expected one of chunked_prefill, prefix_caching"),
         (["{quick}", "--target", "http://127.0.0.1:9"], "needs the target simulator or sglang, not a URL"),
         (["{quick}", "--set", "target.api=chat"], 'set target.api = "generate"'),
-        (["--of", "nowhere"], "is no record"),
+        (["--of", "nowhere"], "one record has nothing to be compared with"),
+        (["--of", "nowhere", "--of", "elsewhere"], "nowhere is no record"),
         (["{quick}", "--set", "arrivals={kind='sessions', starts={kind='fixed', rate=1}, turns=2}"], "sessions"),
     ],
 )
@@ -170,6 +171,20 @@ def test_wrong_use_is_told_without_a_traceback(quick: Path, arguments: list[str]
     ended = loadgen("pair", *(part.format(quick=quick) if "{quick" in part else part for part in arguments))
     assert (ended.returncode, says in ended.stderr) == (2, True), ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_record_that_was_killed_has_nothing_to_compare(quick: Path, tmp_path: Path) -> None:
+    loadgen("run", quick, "--mode", "oneshot", "--out", tmp_path / "whole")
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    data = json.loads((tmp_path / "whole" / "record.json").read_text())
+    for written_at_the_end in ("metrics", "verdict", "card"):
+        del data[written_at_the_end]
+    (killed / "record.json").write_text(json.dumps(data | {"complete": False}))
+    ended = loadgen("pair", "--of", tmp_path / "whole", "--of", killed)
+    assert (ended.returncode, "was killed before it could be judged" in ended.stderr) == (2, True), ended.stderr
+    told = loadgen("report", killed, "--figure", "perf.ttft")
+    assert (told.returncode, "it has no figures" in told.stderr) == (2, True), told.stderr
 
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
