@@ -80,6 +80,26 @@ def test_only_what_the_log_says_of_the_run_is_counted_and_the_start_is_read_for_
     assert watching.log.decode() == first + second + STAMP.format(30) + PREFILL.format(9)
 
 
+def test_a_log_that_is_begun_anew_is_read_from_its_beginning_and_one_that_is_gone_says_no_more(tmp_path: Path) -> None:
+    (log := tmp_path / "log").write_text("x" * 500 + "\n")
+    watching = side(Target(log, decode_log_interval=1))
+
+    async def work(_: VirtualLoop) -> None:
+        await watching.begin()
+        following = asyncio.create_task(watching.follow())
+        await asyncio.sleep(0.2)
+        log.write_text(STAMP.format(10.5) + PREFILL.format(100))
+        await asyncio.sleep(0.2)
+        log.unlink()
+        await asyncio.sleep(0.2)
+        following.cancel()
+        await watching.end()
+
+    in_virtual_time(work)
+    account, steps = watching.account(AT_46 + 10, AT_46 + 20)
+    assert (account["log"]["new_tokens"], len(steps)) == (100, 1)
+
+
 def test_a_line_without_milliseconds_is_dated_by_when_it_was_seen(tmp_path: Path) -> None:
     (log := tmp_path / "log").touch()
     watching = side(Target(log, decode_log_interval=1), epoch=AT_46 + 10.75)

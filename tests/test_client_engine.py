@@ -65,6 +65,17 @@ def test_chunks_are_stamped_as_they_come_out_and_counted_by_the_engines_own_coun
     assert (exchange.sent, exchange.input_tokens, exchange.output_tokens, exchange.cached_tokens) == (0.0, 3, 3, 1)
 
 
+def test_it_was_sent_when_the_engine_was_asked_and_not_when_it_was_due() -> None:
+    exchange = Exchange(Request(0, IDS, 3), due=0.0)
+
+    async def work(loop: VirtualLoop) -> None:
+        await asyncio.sleep(0.25)
+        await EngineClient(Scripted((0.5, output(3, done=True))), PATIENT, loop.time).stream(exchange)
+
+    in_virtual_time(work)
+    assert (exchange.sent, list(exchange.at)) == (0.25, [0.75])
+
+
 def test_the_engine_is_asked_what_the_server_would_be() -> None:
     engine = Scripted((0.1, output(3, done=True)))
     streamed(engine)

@@ -93,6 +93,13 @@ def test_pools_that_free_memory_moved_by_a_hair_are_equal() -> None:
     )
 
 
+def test_pools_that_differ_by_more_than_a_hair_are_different() -> None:
+    (found,) = differences(
+        ladder("oneshot") | {"serving": record("serving", target__server__max_total_num_tokens=33500)}
+    )
+    assert (found.what, found.values) == ("max_total_num_tokens", {"oneshot": 32768, "serving": 33500})
+
+
 def test_a_model_is_the_same_with_a_slash_behind_its_path() -> None:
     assert differences(ladder("oneshot") | {"serving": record("serving", target__server__model_path="m/")}) == []
     (found,) = differences(ladder("oneshot") | {"serving": record("serving", target__server__model_path="m2")})
@@ -118,6 +125,11 @@ def test_what_the_rungs_are_is_stated() -> None:
         "oneshot, http, capped, serving",
         "no client cap on static, oneshot, http; limits.max_concurrency is 64 on capped, serving",
     ]
+
+
+def test_a_fixed_batch_is_told_beside_what_the_server_was_allowed_and_not_what_it_was_asked() -> None:
+    lines = by_design(ladder("static", "oneshot", target__server__effective_max_running_requests=20))
+    assert lines[0].endswith("fixed batches of 32, where max_running_requests is 20 on oneshot")
 
 
 def test_another_number_of_requests_is_named_and_not_what_follows_from_it() -> None:

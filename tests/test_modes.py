@@ -73,6 +73,7 @@ def test_all_at_once_are_the_same_requests_at_the_start_under_no_cap_and_no_slo(
     assert {k: together.fingerprints[k] for k in same} == {k: planned.fingerprints[k] for k in same}
     assert all(together.fingerprints[k] != planned.fingerprints[k] for k in ("schedule", "concurrency"))
     assert (scenario.limits.max_concurrency, scenario.slo, scenario.measure.duration) == (None, {}, None)
+    assert scenario.limits.timeout_first_token == scenario.limits.timeout_total  # a queue is no fault
     assert [one.arrivals.kind for one in scenario.classes] == ["oneshot"]
 
 

@@ -11,7 +11,8 @@ import pytest
 from ladder import ladder as records_of
 from ladder import record
 
-from loadgen.pair import Rung, ladder, order, rung_of
+from loadgen.pair import Rung, compare, ladder, order, rung_of
+from loadgen.record import Record
 from loadgen.report.pair import pair_report
 from loadgen.report.terminal import console
 from loadgen.scenario import load
@@ -87,6 +88,16 @@ def test_each_rung_changes_one_thing(quick: Path) -> None:
 def test_without_a_cap_there_is_no_rung_for_it(quick: Path) -> None:
     quick.write_text(QUICK.replace("max_concurrency = 6", ""))
     assert [rung.name for rung in ladder(load(quick), 1)] == ["static", "oneshot", "http", "serving"]
+
+
+def test_a_fixed_batch_that_does_not_fit_is_no_invalid_run(tmp_path: Path) -> None:
+    data = records_of("static", "oneshot")
+    data["static"]["static"]["fits"] = False
+    for own in data.values():
+        own["verdict"] = {"valid": False, "reasons": ["a reason"]}
+    found = compare("burst", [{rung: Record(tmp_path / rung, own) for rung, own in data.items()}])
+    assert found["invalid"] == [str(tmp_path / "oneshot")]
+    assert found["waterfall"]["rungs"]["static"]["not_used"] == ["does not fit: a reason"]
 
 
 def test_texts_have_no_static_rung(quick: Path) -> None:

@@ -63,3 +63,20 @@ def test_what_was_cancelled_before_it_left_is_told_apart() -> None:
     under_way = Exchange(Request(1, [1], 1), 0.0, ready=0.0, sent=0.0, ended=1.0, outcome=Outcome.CANCELLED)
     found = totals(waiting, under_way)
     assert (found["faults"], found["unsent"]) == ({"cancelled": 2}, 1)
+
+
+def test_the_parts_of_the_ttft_are_spans_of_one_clock_each_and_add_up_to_ours() -> None:
+    told = [exchange() for _ in range(3)]
+    for number, own in enumerate(told[:2]):
+        own.server_ttft, own.server_span = 0.25 + 0.125 * number, 0.375 + 0.0625 * number
+    assert [own.transport for own in told] == [0.5 - 0.375, 0.5 - 0.4375, None]
+    ways = totals(*told)["ways"]
+    assert ways == {
+        "requests": 2,
+        "ttft_service": 0.5,
+        "server_ttft": 0.3125,
+        "handed_on": 0.09375,
+        "transport": 0.09375,
+    }
+    assert ways["server_ttft"] + ways["handed_on"] + ways["transport"] == ways["ttft_service"]
+    assert totals(exchange())["ways"] is None

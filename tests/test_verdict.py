@@ -181,6 +181,7 @@ def test_a_figure_of_another_mode_is_null_with_the_reason() -> None:
     assert value is None
     assert reason is not None
     assert "a serving run has no offline peak" in reason
+    assert figure(GOOD | {"memory": {"peak_bytes": 2 << 30}}, "memory.offline_peak")[0] is None
     oneshot = GOOD | {"mode": "oneshot", "memory": {"peak_bytes": 2 << 30, "reason": None}}
     assert figure(oneshot, "memory.offline_peak") == (2 << 30, None)
     value, reason = figure(oneshot, "memory.serving_kv_pool")
@@ -190,6 +191,28 @@ def test_a_figure_of_another_mode_is_null_with_the_reason() -> None:
     assert figure(oneshot, "perf.throughput") == (320.0, None)
     with pytest.raises(KeyError):
         figure(oneshot, "memory.none_such")
+
+
+def test_an_engines_own_front_end_on_our_loop_is_not_our_lateness() -> None:
+    late = copy.deepcopy(GOOD)
+    late["metrics"]["lag"] |= {"p99": 0.4}
+    assert not judge(late).valid
+    assert judge(late | {"transport": "in-process"}).valid
+
+
+@pytest.mark.parametrize(
+    ("needs", "size", "says"),
+    [
+        (280, 8, "a batch of 8 needs 280 of 100 tokens and 8 of 4 sequences; --batch-size 2 fits"),
+        (80, 8, "a batch of 8 needs 80 of 100 tokens and 8 of 4 sequences; --batch-size 4 fits"),
+        (280, 1, "a batch of 1 needs 280 of 100 tokens and 1 of 4 sequences; not even one of these fits"),
+        (80, 4, "a batch of 4 needs more memory than there is, at 80 tokens: take a smaller --batch-size"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_told_with_the_one_that_would(needs: int, size: int, says: str) -> None:
+    fixed = {"fits": False, "needs_tokens": needs, "batch_size": size, "pool_tokens": 100, "max_batch": 4}
+    (reason,) = judge(GOOD | {"static": fixed}).reasons
+    assert reason.startswith(says)
 
 
 def test_the_path_of_decode_steps_is_told_by_the_number_of_sequences_in_them() -> None:
