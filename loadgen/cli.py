@@ -131,7 +131,7 @@ def _planned(scenario: Scenario, seed: int, mode: Mode) -> tuple[Scenario, Sched
         if scenario.target.kind == "url":
             _stop(WRONG_USE, f"--mode {mode} runs in this process: it needs the target simulator or sglang, not a URL")
         if scenario.target.api != "generate":
-            _stop(WRONG_USE, f'--mode {mode} takes token ids or texts: set target.api = "generate"')
+            _stop(WRONG_USE, f'--mode {mode} sends no chats and no completions: set target.api = "generate"')
         if mode == "static" and not schedule.of_ids:
             _stop(WRONG_USE, "--mode static takes token ids, and this workload has texts: give it a tokenizer")
         return at_once(scenario, schedule)
