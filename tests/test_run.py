@@ -222,7 +222,8 @@ def test_who_stops_reading_does_not_change_the_exit_code(quick: Path) -> None:
 
 
 def test_an_interrupt_before_the_run_is_code_130(quick: Path) -> None:
-    script = "import os, signal, sys, loadgen.cli; loadgen.cli._load = lambda *_: os.kill(os.getpid(), signal.SIGINT); "
+    script = "import os, signal, sys, loadgen.cli; from loadgen.cli import runs; "
+    script += "runs.load_scenario = lambda *_: os.kill(os.getpid(), signal.SIGINT); "
     script += "sys.argv[0] = 'loadgen'; loadgen.cli.main()"
     asked = [sys.executable, "-c", script, "run", str(quick)]
     ended = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
