@@ -153,6 +153,12 @@ def test_a_oneshot_is_measured_in_process_by_the_same_definitions(small: Path) -
     assert "small · oneshot, continuous batching · oneshot arrivals · simulated engine" in ended.stdout
 
 
+def test_a_scenarios_own_log_interval_comes_before_ours_in_process_too(small: Path) -> None:
+    _, data = run(small, "--mode", "oneshot", "--set", "target.server.decode_log_interval=3")
+    assert data["telemetry"]["log"]["decode_log_interval"] == 3
+    assert data["telemetry"]["log"]["decode_tokens"] is None
+
+
 def test_fixed_batches_are_measured_step_by_step(small: Path) -> None:
     ended, data = run(small, "--mode", "static", "--batch-size", "6")
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -10,7 +10,7 @@ import pytest
 from loadgen.arrivals import Burst
 from loadgen.scenario import Scenario, ScenarioError, every, find, load, question
 from loadgen.scenario.target import StepTime
-from loadgen.target.simulator import arguments
+from loadgen.target.simulator import command_line
 from loadgen.workload import Constant, Lognormal, RandomTokens
 
 GOOD = """
@@ -219,6 +219,6 @@ def test_the_simulator_understands_every_argument_that_a_scenario_may_give(tmp_p
     assert target.kind == "simulator"
     assert set(target.step_time.model_dump()) == set(target.step_time.model_dump(exclude_none=True)), "give them all"
     assert set(target.server.model_dump()) == set(target.server.model_dump(exclude_none=True)), "give every argument"
-    asked = [sys.executable, "-m", "loadgen.simulator", *arguments(target), "--port", "0", "--exit-with-parent"]
+    asked = [sys.executable, "-m", "loadgen.simulator", *command_line(target), "--port", "0", "--exit-with-parent"]
     ended = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout[:6]) == (0, "ready "), ended.stderr

@@ -11,6 +11,7 @@ import pytest
 from loadgen.scenario import SglangTarget
 from loadgen.sglang import cpu
 from loadgen.target import TargetError, sglang
+from loadgen.target.flags import flags
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,7 +29,7 @@ def target(**tables: object) -> SglangTarget:
 def test_arguments_are_sglangs_flags() -> None:
     given = {"model_path": "/m", "max_running_requests": 8, "enable_metrics": True, "sleep_on_idle": False}
     given |= {"bucket_time_to_first_token": [0.1, 2], "chunked_prefill_size": -1}
-    assert sglang.flags(given) == [
+    assert flags(given) == [
         *("--model-path=/m", "--max-running-requests=8", "--enable-metrics"),
         *("--bucket-time-to-first-token", "0.1", "2", "--chunked-prefill-size=-1"),
     ]

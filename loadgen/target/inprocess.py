@@ -23,7 +23,7 @@ from typing import Any, Literal
 import psutil
 
 from loadgen.scenario import SglangTarget, SimulatorTarget
-from loadgen.target import sglang
+from loadgen.target import sglang, simulator
 from loadgen.target.endpoint import TargetError, identity_of, last_words
 from loadgen.target.sglang import Tell
 
@@ -110,12 +110,10 @@ async def build(
     module, name = _BODIES[target.kind, mode]
     if isinstance(target, SglangTarget):
         arguments = sglang.arguments(target)
-        if sglang.stand_ins():
-            tell("SGLang runs with loadgen's stand-ins for a CPU: what it does is real, how fast is no statement on it")
+        sglang.tell_of_stand_ins(tell)
         tell(f"SGLang starts in this process; its log is {log}")
     else:
-        arguments = target.server.model_dump(exclude_none=True)
-        arguments |= {"step_time": target.step_time.model_dump(exclude_none=True), "decode_log_interval": 1}
+        arguments = {**simulator.arguments(target), "step_time": target.step_time.model_dump(exclude_none=True)}
     gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     body = await _made(module, name, arguments, log, gone)
     try:

@@ -13,7 +13,7 @@ import importlib.util
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from loadgen.scenario import SglangTarget
 from loadgen.sglang import cpu
 from loadgen.target import guard
 from loadgen.target.endpoint import TargetError, last_words
+from loadgen.target.flags import flags
 
 Tell = Callable[[str], None]
 
@@ -49,26 +50,18 @@ def stand_ins() -> bool:
     return os.environ.get("LOADGEN_SGLANG_STANDINS") == "1"
 
 
+def tell_of_stand_ins(tell: Tell) -> None:
+    """Say so where they are in use."""
+    if stand_ins():
+        tell("SGLang runs with loadgen's stand-ins for a CPU: what it does is real, how fast is no statement on it")
+
+
 def arguments(target: SglangTarget) -> dict[str, Any]:
     """SGLang's arguments for this target, for its server and its Engine alike. Raises TargetError without a model."""
     model = target.model or os.environ.get("SGLANG_MODEL")
     if not model:
         raise TargetError("no model: say target.model, or SGLANG_MODEL=folder; make setup-sglang makes a tiny one")
     return {"model_path": model, **TELLS, **(cpu.ARGUMENTS if stand_ins() else {}), **target.server}
-
-
-def flags(given: Mapping[str, Any]) -> list[str]:
-    """Arguments as a command line has them. A bool is a flag, or is not."""
-    line: list[str] = []
-    for key, value in given.items():
-        flag = f"--{key.replace('_', '-')}"
-        if isinstance(value, bool):
-            line += [flag] if value else []
-        elif isinstance(value, list):
-            line += [flag, *map(str, value)]
-        else:
-            line.append(f"{flag}={value}")
-    return line
 
 
 def interpreter() -> str:
@@ -125,8 +118,7 @@ async def launch(target: SglangTarget, log: Path, tell: Tell) -> AsyncIterator[t
             raise TargetError(f"SGLang could not be started: {error.strerror or error}") from error
     try:
         url = f"http://127.0.0.1:{port}"
-        if stand_ins():
-            tell("SGLang runs with loadgen's stand-ins for a CPU: what it does is real, how fast is no statement on it")
+        tell_of_stand_ins(tell)
         await _until_healthy(url, process, log, target.start_timeout, tell)
         yield url, process
     finally:

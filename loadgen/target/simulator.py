@@ -5,25 +5,26 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from loadgen.scenario import SimulatorTarget
 from loadgen.target.endpoint import TargetError
+from loadgen.target.flags import flags
 
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 5.0
 
 
-def arguments(target: SimulatorTarget) -> list[str]:
-    """The command line of the simulator for this target, in SGLang's own flag names. A bool is a flag, or is not.
+def arguments(target: SimulatorTarget) -> dict[str, Any]:
+    """The simulator's arguments for this target, in SGLang's names. Each decode step has its line in the log, unless
+    the scenario says otherwise."""
+    return {"decode_log_interval": 1, **target.server.model_dump(exclude_none=True)}
 
-    Every decode step has its line in the log, unless the scenario says otherwise.
-    """
-    flags: list[str] = []
-    for key, value in {"decode_log_interval": 1, **target.server.model_dump(exclude_none=True)}.items():
-        if value is not False:
-            flags += [f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])]
+
+def command_line(target: SimulatorTarget) -> list[str]:
+    """The same for its server, with the coefficients of the step-time model."""
     coefficients = [f"{key}={value!r}" for key, value in target.step_time.model_dump(exclude_none=True).items()]
-    return [*flags, *(["--step-time", *coefficients] if coefficients else [])]
+    return [*flags(arguments(target)), *(["--step-time", *coefficients] if coefficients else [])]
 
 
 @asynccontextmanager
@@ -44,7 +45,7 @@ async def launch(target: SimulatorTarget, log: Path) -> AsyncIterator[tuple[str,
                     "0",
                     "--enable-cache-report",
                     "--exit-with-parent",
-                    *arguments(target),
+                    *command_line(target),
                 ),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
