@@ -129,6 +129,8 @@ def _requests(records: Records) -> Iterator[_Row]:
         prompts = _of_content(records, "requests", "request set", "prompts", "input_len")
         yield prompts
         yield _of_content(records, "sampling", "max_tokens", "output_len", "output_len")
+        if not prompts.differs:  # the same prompts may still become others at the server: a chat template
+            yield _Row("requests", "prompt tokens by the server's count", _each(records, _counted))
     else:
         yield from _older_requests(records)
 
@@ -159,13 +161,11 @@ def _concurrency(records: Records) -> Iterator[_Row]:
     scheduled = {rung: data for rung, data in records.items() if not _static(data)}
     asked = _server(scheduled, "max_running_requests")
     reached = _server(scheduled, "effective_max_running_requests")
-    if None in reached.values() and None not in asked.values():
-        yield _Row("concurrency", "max_running_requests", asked)
-    else:
-        shown = {
-            rung: n if asked[rung] in (None, n) else f"{n} (asked for: {asked[rung]})" for rung, n in reached.items()
-        }
-        yield _Row("concurrency", "max_running_requests", reached, shown)
+    shown = {rung: n if asked[rung] in (None, n) else f"{n} (asked for: {asked[rung]})" for rung, n in reached.items()}
+    allowed = _Row("concurrency", "max_running_requests", reached, shown)
+    if None in reached.values() and not allowed.differs:  # then what was asked for has to do
+        yield _Row("concurrency", "max_running_requests asked for", asked)
+    yield allowed
     for key in _SCHEDULER:
         yield _Row("concurrency", key, _server(scheduled, key))
     capped = {rung: data for rung, data in records.items() if _capped(rung, data)}
@@ -178,8 +178,9 @@ def _sampling(records: Records) -> Iterator[_Row]:
     for key in "temperature", "top_p", "ignore_eos":
         yield _Row("sampling", key, {rung: _chosen(data, key) for rung, data in records.items()})
     pools = _each(records, _pool)
-    yield _Row("sampling", "max_total_num_tokens", _levelled(pools), pools)
-    if None in pools.values():  # then the budget that was asked for has to do
+    reached = _Row("sampling", "max_total_num_tokens", _levelled(pools), pools)
+    yield reached
+    if None in pools.values() and not reached.differs:  # then the budget that was asked for has to do
         for key in "mem_fraction_static", "max_total_tokens":
             yield _Row("sampling", key, _server(records, key))
     scheduled = {rung: data for rung, data in records.items() if not _static(data)}
@@ -210,7 +211,8 @@ def _where(records: Records) -> Iterator[_Row]:
 
 
 def _differ(values: Mapping[str, Any]) -> bool:
-    return len({repr(value) for value in values.values() if value is not None}) > 1
+    known = [value for value in values.values() if value is not None]
+    return any(value != known[0] for value in known)
 
 
 def _grouped(values: Mapping[str, Any]) -> Iterable[tuple[Any, list[str]]]:
@@ -273,6 +275,13 @@ def _chosen(data: Mapping[str, Any], key: str) -> Any:
     scenario = data["scenario"]
     own = [(one.get("sampling") or scenario["sampling"])[key] for one in scenario.get("traffic") or [{}]]
     return own[0] if len(set(own)) == 1 else str(own)
+
+
+def _counted(data: Mapping[str, Any]) -> int | None:
+    """The prompts' tokens by the server's count, where it counted all of them."""
+    counted = data.get("prompts", {}).get("lengths", {})
+    whole = counted.get("requests") is not None and counted["requests"] == _number(data)
+    return counted["server_tokens"] if whole else None
 
 
 def _number(data: Mapping[str, Any]) -> Any:

@@ -174,18 +174,21 @@ async def switched(
 ) -> dict[str, Any]:
     """Run one-shot and service with an option of the server's on and off, and say what it did in each mode."""
     both = [rung for rung in rungs if rung.name in ("oneshot", "serving")]
-    off = {f"target.server.{key}": value for key, value in SWITCHES[option_name].items()}
-    without = [_with_server(rung, SWITCHES[option_name]) for rung in both]
-    more = [part for key, value in off.items() for part in ("--set", f"{key}={str(value).lower()}")]
-    on_records = await climb(both, repeats, name, seed, folder / "on", again, tell)
-    off_records = await climb(without, repeats, name, seed, folder / "off", [*again, *more], tell)
-    result = _checked(name, on_records)
+    arguments = SWITCHES[option_name]
+    more = [part for k, v in arguments.items() for part in ("--set", f"target.server.{k}={str(v).lower()}")]
+    states = {"on": (both, again), "off": ([_with_server(rung, arguments) for rung in both], [*again, *more])}
+    records: dict[str, list[dict[str, Record]]] = {"on": [], "off": []}
+    for repeat in range(1, repeats + 1):
+        for state in ("on", "off") if repeat % 2 else ("off", "on"):  # a drift of the machine is no option's doing
+            tell(f"{option_name} {state}, repeat {repeat} of {repeats}")
+            own_rungs, own_again = states[state]
+            records[state] += await climb(own_rungs, 1, name, seed, folder / f"{repeat}-{state}", own_again, tell)
+    result = _checked(name, records["on"])
     if not result["differences"]:
-        states = [
-            {rung.name: [own[rung.name].data for own in records] for rung in both}
-            for records in (on_records, off_records)
-        ]
-        result["diagnosis"] = [option(option_name, *states).as_dict()]
+        on, off = (
+            {rung.name: [own[rung.name].data for own in records[state]] for rung in both} for state in ("on", "off")
+        )
+        result["diagnosis"] = [option(option_name, on, off).as_dict()]
     return result
 
 

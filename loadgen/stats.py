@@ -1,12 +1,12 @@
-"""What a handful of repeats says of a mean or a ratio: Student's t interval, which is wide where they are few.
+"""What a handful of repeats says of a mean: Student's t interval, which is wide where they are few.
 
-Assumed is that the repeats are independent and the values (paired differences; for a ratio, differences of logarithms)
-near normal: then (mean - true mean) / (s / √n) has Student's t distribution with n - 1 degrees of freedom. Three
-repeats cannot show whether they are normal. Pairing takes out what both sides of a pair share, such as a slow hour of
-the machine; alternating the order within pairs keeps a drift from looking like a difference.
+Assumed is that the repeats are independent and the values (paired differences) near normal: then (mean - true mean) /
+(s / √n) has Student's t distribution with n - 1 degrees of freedom. Three repeats cannot show whether they are normal.
+Pairing takes out what both sides of a pair share, such as a slow hour of the machine; alternating the order within
+pairs keeps a drift from looking like a difference.
 
 Sources: Student, "The probable error of a mean", Biometrika 6, 1908; R. Jain, "The Art of Computer Systems Performance
-Analysis", 1991, ch. 13 (paired observations) and ch. 12 (ratios by their logarithms).
+Analysis", 1991, ch. 13 (paired observations).
 """
 
 import math
@@ -22,10 +22,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean of n values and the interval that holds the true one with this confidence, in the values' unit.
-
-    Of a ratio the mean is the geometric one.
-    """
+    """A mean of n values and the interval that holds the true one with this confidence, in the values' unit."""
 
     mean: float
     low: float
@@ -59,18 +56,3 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interva
     mean = statistics.fmean(values)
     half = float(stdtrit(n - 1, (1.0 + confidence) / 2.0)) * statistics.stdev(values) / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n, confidence)
-
-
-def ratio_interval(
-    numerators: Sequence[float], denominators: Sequence[float], confidence: float = CONFIDENCE
-) -> Interval | None:
-    """The interval of a ratio of paired values: the t interval of the logarithms, taken back; 1 is no change.
-
-    None for fewer than two pairs, or where a value is 0 or less and has no logarithm. Raises ValueError where the
-    values do not pair up, and as `interval` does.
-    """
-    pairs = list(zip(numerators, denominators, strict=True))
-    if any(value <= 0.0 for pair in pairs for value in pair):
-        return None
-    logs = interval([math.log(above / below) for above, below in pairs], confidence)
-    return logs and Interval(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high), logs.n, confidence)

@@ -1,8 +1,9 @@
 """From rung to rung: what a pair's figures are, and what each step between two rungs makes of them.
 
 The figures of a rung are those of its records, one a repeat. A step is the paired difference between two neighbouring
-rungs over the repeats, with the t interval of its mean (loadgen.stats); a step whose interval holds 0 is no finding.
-Figures of an INVALID run are not used, nor quantiles that the samples do not carry.
+rungs over the repeats, with the t interval of its mean (loadgen.stats); a step whose interval holds 0 is no finding, nor
+is a difference that is smaller than what the figure can tell apart. Figures of an INVALID run are not used, nor
+quantiles that the samples do not carry.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from loadgen.stats import CONFIDENCE, interval
+from loadgen.stats import CONFIDENCE, Interval, interval
 from loadgen.verdict import carries, fits
 
 Data = Mapping[str, Any]  # record.json
@@ -22,12 +23,19 @@ UNITS = {"tokens/s": 1.0, "requests/s": 1.0, "ms": 1e3, "GB": 1e-9, "%": 100.0} 
 class Figure:
     """A figure of the waterfall: how it is called, the unit in which it is shown, and what it is in a record.
 
-    In a record it is in SI units, or a share; `take` raises MissingError, with the reason, where there is none.
+    In a record it is in SI units, or a share; `take` raises MissingError, with the reason, where there is none. Two
+    values are told apart where they differ by more than `apart` and more than the share `of_it` of the larger.
     """
 
     name: str
     unit: str
     take: Callable[[Data], float]
+    apart: float = 0.0
+    of_it: float = 0.0
+
+    def tells(self, difference: float, larger: float) -> bool:
+        """Whether a difference is more than the figure's own coarseness."""
+        return abs(difference) > (self.apart + self.of_it * larger) * (1 + 1e-9)
 
 
 class MissingError(Exception):
@@ -86,15 +94,16 @@ def _hits(data: Data) -> float:
     return float(rate)
 
 
+HDR = {"apart": 1e-6, "of_it": 1e-3}  # quantiles of the histograms: three digits, rounded to µs
 FIGURES = (
     Figure("throughput", "tokens/s", _rate("output_tokens_per_s")),
     Figure("requests", "requests/s", _rate("requests_per_s")),
-    Figure("TTFT p50", "ms", _metric("ttft", "p50")),
-    Figure("TTFT p95", "ms", _metric("ttft", "p95")),
+    Figure("TTFT p50", "ms", _metric("ttft", "p50"), **HDR),
+    Figure("TTFT p95", "ms", _metric("ttft", "p95"), **HDR),
     Figure("TPOT mean", "ms", _metric("tpot", "mean")),
-    Figure("ITL p95", "ms", _metric("itl", "p95")),
+    Figure("ITL p95", "ms", _metric("itl", "p95"), **HDR),
     Figure("peak memory", "GB", _memory),
-    Figure("pool use", "%", _pool),
+    Figure("pool use", "%", _pool, apart=0.01),  # the log has two decimals of it
     Figure("cache hits", "%", _hits),
 )
 
@@ -142,7 +151,7 @@ def _across(figure: Figure, rungs: Sequence[str], repeats: Sequence[Mapping[str,
         "name": figure.name,
         "unit": figure.unit,
         "rungs": {rung: _mean(values) for rung, values in taken.items()},
-        "steps": [_step(below, above, taken[below], taken[above]) for below, above in pairwise(rungs)],
+        "steps": [_step(figure, below, above, taken[below], taken[above]) for below, above in pairwise(rungs)],
     }
 
 
@@ -166,7 +175,9 @@ def _mean(values: Sequence[float | str]) -> dict[str, Any]:
     }
 
 
-def _step(below: str, above: str, lower: Sequence[float | str], upper: Sequence[float | str]) -> dict[str, Any]:
+def _step(
+    figure: Figure, below: str, above: str, lower: Sequence[float | str], upper: Sequence[float | str]
+) -> dict[str, Any]:
     """One step: the differences of the repeats in which both rungs have the figure."""
     pairs = [(a, b) for a, b in zip(lower, upper, strict=True) if not isinstance(a, str) and not isinstance(b, str)]
     differences = [b - a for a, b in pairs]
@@ -180,15 +191,17 @@ def _step(below: str, above: str, lower: Sequence[float | str], upper: Sequence[
         "relative": mean / base if mean is not None and base else None,
         "interval": None if found is None else [found.low, found.high],
         "n": len(pairs),
-        "finding": _finding(differences, found.holds_zero if found else None),
+        "finding": _finding(figure, pairs, found),
     }
 
 
-def _finding(differences: Sequence[float], holds_zero: bool | None) -> str:
-    if not differences:
+def _finding(figure: Figure, pairs: Sequence[tuple[float, float]], found: Interval | None) -> str:
+    if not pairs:
         return "no figure on both sides"
-    if holds_zero is None:
+    if found is None:
         return "one repeat: no interval"
-    if holds_zero:
+    if found.holds_zero:
         return "no difference seen"
-    return "higher" if sum(differences) > 0 else "lower"
+    if not figure.tells(found.mean, max(max(pair) for pair in pairs)):
+        return "too small to tell"
+    return "higher" if found.mean > 0 else "lower"

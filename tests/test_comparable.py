@@ -86,6 +86,39 @@ def test_what_a_pool_held_down_is_compared_by_what_was_reached() -> None:
     assert found.values == {"oneshot": 32, "serving": "20 (asked for: 32)"}
 
 
+def test_what_was_reached_is_compared_though_one_rung_does_not_know_it() -> None:
+    records = ladder("http", target__server__effective_max_running_requests=None)
+    records |= ladder("capped") | {"serving": record("serving", target__server__effective_max_running_requests=7)}
+    (found,) = differences(records)
+    assert (found.what, found.values) == ("max_running_requests", {"capped": 32, "serving": "7 (asked for: 32)"})
+    records = ladder("http", target__server__effective_max_running_requests=None) | ladder("capped")
+    assert differences(records) == []
+    assert any("max_running_requests" in line for line in unknown(records))
+    records["http"]["target"]["server"]["max_running_requests"] = 16
+    assert [found.what for found in differences(records)] == ["max_running_requests asked for"]
+
+
+def test_a_budget_is_named_once_by_what_was_reached() -> None:
+    records = ladder("http", target__server__max_total_num_tokens=None, target__server__mem_fraction_static=0.5)
+    records |= {"capped": record("capped", target__server__mem_fraction_static=0.8)}
+    assert [found.what for found in differences(records)] == ["mem_fraction_static"]
+    records |= {"serving": record("serving", target__server__max_total_num_tokens=9)}
+    assert [found.what for found in differences(records)] == ["max_total_num_tokens"]
+
+
+def test_numbers_are_the_same_however_they_are_written() -> None:
+    assert differences(ladder("oneshot") | {"serving": record("serving", scenario__sampling__top_p=1)}) == []
+
+
+def test_prompts_that_become_others_at_the_server_are_different() -> None:
+    counted = {"requests": 400, "server_tokens": 102400}
+    templated = {"requests": 400, "server_tokens": 104000}
+    records = ladder("oneshot", prompts__lengths=counted) | {"serving": record("serving", prompts__lengths=templated)}
+    assert [found.what for found in differences(records)] == ["prompt tokens by the server's count"]
+    records["serving"]["prompts"]["lengths"]["requests"] = 399  # one failed: not all were counted
+    assert differences(records) == []
+
+
 def test_pools_that_free_memory_moved_by_a_hair_are_equal() -> None:
     assert (
         differences(ladder("oneshot") | {"serving": record("serving", target__server__max_total_num_tokens=32900)})

@@ -160,7 +160,7 @@ def test_a_switch_is_run_on_and_off_in_both_modes(quick: Path, tmp_path: Path) -
     assert whole(ended, json.loads((tmp_path / "switch" / "pair.json").read_text())), ended.stdout + ended.stderr
     for state, off in (("on", False), ("off", True)):
         for mode in ("oneshot", "serving"):
-            data = json.loads((tmp_path / "switch" / state / f"1-{mode}" / "record.json").read_text())
+            data = json.loads((tmp_path / "switch" / f"1-{state}" / f"1-{mode}" / "record.json").read_text())
             assert data["target"]["server"]["disable_radix_cache"] is off
     assert "prefix_caching" in ended.stdout
     assert re.search(r"nothing to act on: \d of 1,800 prompt tokens came from the cache", ended.stdout)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from loadgen.stats import interval, ratio_interval
+from loadgen.stats import interval
 
 
 def test_the_interval_is_students_of_the_table() -> None:
@@ -54,15 +54,3 @@ def test_of_two_thousand_intervals_as_many_hold_the_truth_as_they_say(n: int) ->
         assert found is not None
         held += found.holds(1.0)
     assert abs(held - 1900) < 39
-
-
-def test_a_ratio_is_that_of_geometric_means_and_its_interval_that_of_logarithms() -> None:
-    above, below = [2.0, 8.0], [1.0, 1.0]
-    found, logs = ratio_interval(above, below), interval([math.log(2), math.log(8)])
-    assert found is not None
-    assert logs is not None
-    assert found.mean == pytest.approx(4.0)
-    assert (found.low, found.high) == pytest.approx((math.exp(logs.low), math.exp(logs.high)))
-    assert ratio_interval([1.0, 0.0], [1.0, 1.0]) is None
-    with pytest.raises(ValueError, match="zip"):
-        ratio_interval([1.0], [1.0, 2.0])

@@ -41,6 +41,28 @@ def test_a_step_whose_interval_holds_zero_is_no_difference_seen() -> None:
     assert step["finding"] == "higher"
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "finding"),
+    [
+        ("TTFT p50", ({"metrics__ttft": metric(p50=0.041023)}, {"metrics__ttft": metric(p50=0.041055)}), "too small"),
+        ("TTFT p50", ({"metrics__ttft": metric(p50=0.0410)}, {"metrics__ttft": metric(p50=0.0412)}), "higher"),
+        (
+            "pool use",
+            ({"telemetry__log__usage": {"peak": 0.50}}, {"telemetry__log__usage": {"peak": 0.51}}),
+            "too small",
+        ),
+        ("pool use", ({"telemetry__log__usage": {"peak": 0.50}}, {"telemetry__log__usage": {"peak": 0.52}}), "higher"),
+    ],
+)
+def test_a_difference_that_the_figure_cannot_tell_apart_is_no_finding(
+    name: str, changes: tuple[dict[str, Any], dict[str, Any]], finding: str
+) -> None:
+    """Three repeats without any spread: the interval is a point, and not 0."""
+    repeats = [{rung: record(rung, **own) for rung, own in zip(RUNGS, changes, strict=True)} for _ in range(3)]
+    (step,) = figure(waterfall(repeats), name)["steps"]
+    assert step["finding"].startswith(finding)
+
+
 def test_one_repeat_has_a_difference_and_no_finding() -> None:
     (step,) = figure(waterfall(climbs((100.0, 50.0))), "throughput")["steps"]
     assert (step["difference"], step["interval"], step["finding"]) == (-50.0, None, "one repeat: no interval")

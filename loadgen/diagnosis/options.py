@@ -69,7 +69,7 @@ def _changes(on: Repeats, off: Repeats) -> Iterator[tuple[str, bool]]:
         told = f"{figure.name} {mean * scale:+,.2f} {figure.unit}"
         if found is None:
             yield f"{told}, one repeat: no interval", False
-        elif not found.holds_zero:
+        elif not found.holds_zero and figure.tells(mean, max(max(pair) for pair in known)):
             yield (
                 f"{told} [{found.low * scale:+,.2f}, {found.high * scale:+,.2f}]",
                 (mean > 0) is LOOKED_AT[figure.name],

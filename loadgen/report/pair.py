@@ -53,7 +53,7 @@ def _ladder(data: Mapping[str, Any]) -> Iterator[RenderableType]:
 def _rung(name: str, own: Mapping[str, Any]) -> Text:
     batch = "not known" if own["mean_batch"] is None else f"{own['mean_batch']:.1f}"
     kind = "fixed at" if own["batching"] == "static" else "mean"
-    line = f"{name:<8} {_HOW.get(name, ''):<42} {own['batching']} batching, batch {kind} {batch}"
+    line = f"{name:<8} {_HOW.get(name, ''):<42} {own['batching']} batching, batch {kind} {batch}; {_field(own['path'])}"
     lost = "".join(f"\n         not used: {reason}" for reason in own["not_used"])
     return Text(line + lost)
 
@@ -94,7 +94,7 @@ def _cells(step: Mapping[str, Any], unit: str) -> Iterator[RenderableType]:
     yield _signed(step["difference"], unit)
     yield "" if step["relative"] is None else f"{step['relative']:+.0%}"
     yield "" if step["interval"] is None else f"[{', '.join(_signed(end, unit) for end in step['interval'])}]"
-    yield Text(step["finding"], style="dim" if step["finding"] == "no difference seen" else "")
+    yield Text(step["finding"], style="" if step["finding"] in ("higher", "lower") else "dim")
 
 
 def _of_chance(fall: Mapping[str, Any]) -> Iterator[Text]:
@@ -102,7 +102,7 @@ def _of_chance(fall: Mapping[str, Any]) -> Iterator[Text]:
     if with_interval:
         missed = with_interval * (1.0 - fall["confidence"])
         yield Text(
-            f"of {with_interval} intervals about {missed:.0f} miss their true value by chance alone", style="dim"
+            f"of {with_interval} intervals about {missed:.1f} miss their true value by chance alone", style="dim"
         )
 
 
