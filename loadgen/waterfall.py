@@ -1,8 +1,8 @@
 """From rung to rung: what a pair's figures are, and what each step between two rungs makes of them.
 
 The figures of a rung are those of its records, one a repeat. A step is the paired difference between two neighbouring
-rungs over the repeats, with the t interval of its mean (loadgen.stats); a step whose interval holds 0 is no finding, nor
-is a difference that is smaller than what the figure can tell apart. Figures of an INVALID run are not used, nor
+rungs over the repeats, with the t interval of its mean (loadgen.stats); a step whose interval holds 0 is no finding,
+nor is one that is smaller than what the figure can tell apart. Figures of an INVALID run are not used, nor
 quantiles that the samples do not carry.
 """
 
