@@ -13,12 +13,15 @@ if [ ! -e "$env/.whole" ]; then
     echo "installing SGLang for a CPU into $env: once, about 3 GB, one to five minutes" >&2
     rm -rf "$env"
     "$python" -m venv "$env"
-    "$env/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps -r "$lock"
-    build=$("$env/bin/python" -c 'import torch; print(torch.version.cuda or "")' 2>&1 | tail -n 1) || true
-    if [ -n "$build" ]; then
-        echo "this is no CPU build of torch ($build): let pip find PyTorch's own CPU builds first, with PIP_INDEX_URL or PIP_EXTRA_INDEX_URL, and run make setup-sglang again" >&2
+    install() { "$env/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps "$@"; }
+    install "$(grep '^torch==' "$lock")"
+    version=$("$env/bin/python" -m pip --disable-pip-version-check list --format=freeze 2>/dev/null | grep '^torch==')
+    cuda=$(sed -n "s/^cuda.*= '\(.*\)'/\1/p" "$env"/lib/python*/site-packages/torch/version.py)
+    if [ -n "$cuda" ]; then
+        echo "pip has found a build of $version for CUDA $cuda: on Linux the package index has no other. Let it find PyTorch's own index of CPU builds, with PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS, and run make setup-sglang again" >&2
         exit 1
     fi
+    install -r "$lock"
     touch "$env/.whole"
 fi
 if [ ! -e "$model/config.json" ]; then
