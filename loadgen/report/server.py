@@ -19,7 +19,9 @@ def server_lines(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if peak := (data.get("memory") or {}).get("peak_bytes"):
         gpu = data["memory"]["gpu_peak_bytes"]
         on_gpu = f"; {gpu / 1e9:,.2f} GB on the GPUs" if gpu else ""
-        yield "memory", f"peak {peak / 1e9:,.2f} GB over {data['memory']['processes']} processes of the target{on_gpu}"
+        number = data["memory"]["processes"]
+        processes = "one process" if number == 1 else f"{number} processes"
+        yield "memory", f"peak {peak / 1e9:,.2f} GB over {processes} of the target{on_gpu}"
 
 
 def _batches(log: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
