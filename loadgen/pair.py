@@ -3,7 +3,7 @@
     static      fixed batches straight into the model runner; left out where prompts are texts
     oneshot     + the scheduler      all prompts at once into an engine in one process
     http        + the transport      all prompts at once over HTTP
-    capped      + the client's cap   limits.max_concurrency; left out where the scenario has none
+    capped      + the client's cap   limits.max_concurrency; left out where there is none, or one that drops
     serving     + the arrivals       as the scenario has them
 
 The rungs without a service run in a process of their own each, those over HTTP on one server, which lives as long as
@@ -57,9 +57,10 @@ def ladder(scenario: Scenario, seed: int) -> list[Rung]:
     rungs = [Rung("oneshot", "oneshot", bare, together), Rung("http", "serving", bare, together)]
     if together.of_ids:
         rungs.insert(0, Rung("static", "static", bare, together))
-    if (cap := scenario.limits.max_concurrency) is not None:
-        own = {"max_concurrency": cap, "overflow": scenario.limits.overflow}
-        capped = bare.model_copy(update={"limits": bare.limits.model_copy(update=own)})
+    cap, drops = scenario.limits.max_concurrency, scenario.limits.overflow == "drop"
+    if cap is not None and not drops:  # of all at once, a cap that drops would drop the most
+        limits = bare.limits.model_copy(update={"max_concurrency": cap})
+        capped = bare.model_copy(update={"limits": limits})
         caps = {"concurrency": schedule.fingerprints["concurrency"]}
         under_cap = replace(together, fingerprints=together.fingerprints | caps)
         rungs.append(Rung("capped", "serving", capped, under_cap))

@@ -90,6 +90,11 @@ def test_without_a_cap_there_is_no_rung_for_it(quick: Path) -> None:
     assert [rung.name for rung in ladder(load(quick), 1)] == ["static", "oneshot", "http", "serving"]
 
 
+def test_a_cap_that_drops_has_no_rung_of_its_own(quick: Path) -> None:
+    quick.write_text(QUICK.replace("max_concurrency = 6", 'max_concurrency = 6\noverflow = "drop"'))
+    assert [rung.name for rung in ladder(load(quick), 1)] == ["static", "oneshot", "http", "serving"]
+
+
 def test_a_fixed_batch_that_does_not_fit_is_no_invalid_run(tmp_path: Path) -> None:
     data = records_of("static", "oneshot")
     data["static"]["static"]["fits"] = False
