@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from loadgen.diagnosis.attribution import CAUSES, COLD, LONG, SLACK, attribute
+from loadgen.diagnosis.attribution import CAUSES, COLD, LONG, attribute
 
 Request = tuple[dict[str, Any], NDArray[np.float64]]
 
@@ -48,7 +48,7 @@ FIRST = decode(1.0)  # long before: the server has worked
         ([FIRST, decode(100.45, queued=2)], "queueing"),
         ([FIRST, decode(100.45)], "nothing seen"),
         ([FIRST, prefill(100.2, 500), prefill(100.6, 500)], "nothing seen"),  # before and after the gap
-        ([FIRST, prefill(100.4 - SLACK / 2, 500)], "prefill"),  # the chunk was still on its way to us
+        ([FIRST, prefill(100.398, 500)], "nothing seen"),  # the step that brought the gap's first chunk
         ([], "no log"),
     ],
 )
@@ -97,6 +97,13 @@ def test_what_a_thousand_prefill_tokens_cost_is_the_slope_through_ten_gaps() -> 
     assert (found.prefill["tokens_p50"], found.prefill["tokens_max"]) == (1450.0, 1900.0)
 
 
+def test_the_prefill_of_the_request_itself_is_no_part_of_its_first_gap() -> None:
+    """Its line stands 2 ms before its first chunk; that of the prefill which interrupted it stands in the gap."""
+    found = attribute([even(0.1), request(100.4, 100.5)], [FIRST, prefill(100.398, 256), prefill(100.45, 700)])
+    assert found is not None
+    assert found.prefill == {"tokens_p50": 700.0, "tokens_max": 700.0, "s_per_1000_tokens": None}
+
+
 def test_only_answers_with_gaps_count() -> None:
     assert attribute([request(1.0), request(1.0, 9.0, outcome="timeout"), request()], []) is None
 
@@ -128,8 +135,6 @@ def test_it_is_what_looking_at_each_gap_alone_gives(
         steps.append(step)
     found = attribute(iter(requests), iter(steps), warm=warm)
     assert found is not None
-    lengths = np.concatenate([np.diff(at) for _, at in requests])
-    slack = min(SLACK, float(np.median(lengths)) / 2)
     decodes = [step["graph"] for step in steps if step["kind"] == "decode"]
     usual = sum(decodes) > len(decodes) / 2
     counts: dict[str, int] = dict.fromkeys(CAUSES, 0)
@@ -137,7 +142,7 @@ def test_it_is_what_looking_at_each_gap_alone_gives(
         for begin, end in itertools.pairwise(instants.tolist()):
             if end - begin <= found.threshold:
                 continue
-            within = [step for step in steps if begin - slack <= step["at"] <= end]
+            within = [step for step in steps if begin < step["at"] <= end]
             kinds = {step["kind"] for step in within}
             if not steps:
                 counts["no log"] += 1

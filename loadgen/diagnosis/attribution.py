@@ -10,8 +10,10 @@ A gap is put down to one cause, the first of these that its server's log shows i
     nothing seen      the log has lines, and none that explains it
     no log            the log has none
 
-A line stands for the end of its step, so the steps of a gap are those whose line lies in it, or up to SLACK before it:
-the way of a chunk from the server to us.
+A line stands for the end of its step, so the steps of a gap are those whose line lies in it, after its first chunk: the
+step that brought that chunk ended before it, by the chunk's way to us, and is no part of the gap. Under the overlap
+schedule SGLang writes a line after it has launched the next batch, which on a CPU is that batch's whole forward: there
+the line of a gap may be that of the step before, and its tokens are too many by up to a step.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONG = 3.0  # times the median: gaps above are long
-SLACK = 0.005  # seconds, at most; at most half a median gap
 COLD = 1.0  # seconds from the first step
 CAUSES = ("retraction", "cold start", "prefill", "graph fall-back", "queueing", "nothing seen", "no log")
 FITTED = 10  # gaps that a line through them needs
@@ -76,7 +77,7 @@ def attribute(
     threshold = LONG * median if threshold is None else threshold
     long = lengths > threshold
     log = _Log(sorted(steps, key=lambda step: step["at"]))
-    window = begins[long] - min(SLACK, median / 2), ends[long]
+    window = begins[long], ends[long]
     causes = log.causes(*window, warm=warm)
     lengths = lengths[long]
     excess = lengths - median
@@ -118,13 +119,14 @@ class _Log:
 
     def prefill_tokens(self, begins: Floats, ends: Floats) -> Floats:
         """New tokens of the prefill steps in each window, together."""
-        last, first = np.searchsorted(self._prefills, ends, "right"), np.searchsorted(self._prefills, begins, "left")
+        last, first = (np.searchsorted(self._prefills, at, "right") for at in (ends, begins))
         tokens: Floats = (self._tokens[last] - self._tokens[first]).astype(float)
         return tokens
 
 
 def _count(at: Floats, begins: Floats, ends: Floats) -> NDArray[np.intp]:
-    return np.searchsorted(at, ends, "right") - np.searchsorted(at, begins, "left")
+    """How many of the sorted instants lie in each (begin, end]."""
+    return np.searchsorted(at, ends, "right") - np.searchsorted(at, begins, "right")
 
 
 def _of(lengths: Floats, excess: Floats, own: NDArray[np.bool_]) -> dict[str, Any]:
