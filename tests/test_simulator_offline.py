@@ -1,10 +1,13 @@
 """The simulator in process: SGLang's interface, the scheduler's own times, fixed batches by the model alone."""
 
 import asyncio
+import json
+import urllib.request
 from typing import Any
 
 import numpy as np
 import pytest
+from serving import FAST, simulator
 from virtual import VirtualLoop, in_virtual_time
 
 from loadgen.simulator.batch import Runner
@@ -48,7 +51,7 @@ def test_answers_are_those_of_the_model_and_the_whole_one_comes_where_no_stream_
     async def work(loop: VirtualLoop) -> Any:
         engine = Engine(now=loop.time, step_time=STEP_TIME)
         whole = await engine.async_generate(input_ids=IDS[0], sampling_params={"max_new_tokens": 5})
-        engine.flush_cache()
+        assert engine.flush_cache().success
         engine.shutdown()
         return whole
 
@@ -74,6 +77,66 @@ def test_whoever_stops_reading_gives_the_place_back() -> None:
     assert in_virtual_time(work) == 1
 
 
+def test_a_stream_that_nobody_reads_holds_no_place() -> None:
+    async def work(loop: VirtualLoop) -> int:
+        engine = Engine(now=loop.time, step_time=STEP_TIME)
+        outputs: Any = await engine.async_generate(input_ids=IDS[0], stream=True)
+        await outputs.aclose()
+        engine.shutdown()
+        return engine._engine.scheduler.totals.requests
+
+    assert in_virtual_time(work) == 0
+
+
+def test_a_flush_is_refused_while_a_request_runs_and_the_next_is_cold_only_after_one() -> None:
+    async def work(loop: VirtualLoop) -> list[Any]:
+        engine = Engine(now=loop.time, step_time=STEP_TIME)
+
+        async def cached() -> int:
+            whole: Any = await engine.async_generate(input_ids=IDS[0], sampling_params={"max_new_tokens": 2})
+            tokens: int = whole["meta_info"]["cached_tokens"]
+            return tokens
+
+        running = asyncio.create_task(cached())
+        await asyncio.sleep(0.1)
+        told = [engine.flush_cache().success, await running, await cached(), engine.flush_cache().success]
+        told.append(await cached())
+        engine.shutdown()
+        return told
+
+    assert in_virtual_time(work) == [False, 0, 3, True, 0]
+
+
+def test_in_process_says_what_is_said_over_http() -> None:
+    """The same ids and text, and of an engine that has done nothing the same server_info and no moments yet."""
+    said: list[Any] = []
+    with simulator(*FAST, "--random-seed", "3") as (url, _):
+        for path in ("server_info", "v1/loads"):
+            with urllib.request.urlopen(f"{url}/{path}", timeout=10) as answer:
+                said.append(json.load(answer))
+        for ids in IDS:
+            body = json.dumps({"input_ids": ids, "sampling_params": {"max_new_tokens": 6}}).encode()
+            with urllib.request.urlopen(f"{url}/generate", body, timeout=10) as answer:
+                said.append(json.load(answer))
+    info, loads, *answers = said
+    step_time = info["simulator"]["step_time"]
+
+    async def work(loop: VirtualLoop) -> None:
+        engine = Engine(now=loop.time, random_seed=3, step_time=step_time)
+        own = engine.get_server_info()
+        for part in (info, own):
+            part["simulator"].pop("max_late")
+        assert own == info
+        for ids, answered in zip(IDS, answers, strict=True):
+            ours: Any = await engine.async_generate(input_ids=ids, sampling_params={"max_new_tokens": 6})
+            assert (ours["output_ids"], ours["text"]) == (answered["output_ids"], answered["text"])
+            assert ours["meta_info"].keys() == answered["meta_info"].keys()
+        engine.shutdown()
+
+    in_virtual_time(work)
+    assert loads["loads"][0]["decode_moments"] is None, "SGLang's word for none yet"
+
+
 def test_a_prompt_that_can_never_fit_and_an_unknown_argument_are_refused() -> None:
     async def work(loop: VirtualLoop) -> None:
         engine = Engine(now=loop.time, max_total_tokens=10)
@@ -85,10 +148,15 @@ def test_a_prompt_that_can_never_fit_and_an_unknown_argument_are_refused() -> No
         Engine(magic=1)
     with pytest.raises(ValueError, match="does not know magic"):
         Runner(magic=1)
+    with pytest.raises(ValueError, match="the step-time model has no decode"):
+        Engine(step_time={"decode": 0.1})
 
 
 def test_it_says_of_itself_what_the_server_would() -> None:
     info = Engine(max_running_requests=3, disable_radix_cache=True).get_server_info()
+    live = {info["internal_states"][0].pop("last_gen_throughput")}
+    live |= {info["simulator"].pop("late_steps"), info["simulator"].pop("max_late")}
+    assert live == {0}
     assert (info["max_running_requests"], info["disable_radix_cache"], info["attention_backend"]) == (
         3,
         True,

@@ -17,7 +17,7 @@ from aiohttp import web
 from loadgen.simulator.engine import Engine
 from loadgen.simulator.scheduler import Limits, Scheduler
 from loadgen.simulator.server import Server
-from loadgen.simulator.settings import LINE, STAMP, Settings
+from loadgen.simulator.settings import LINE, STAMP, Settings, startup
 from loadgen.simulator.status import Status
 from loadgen.simulator.steptime import StepTime
 
@@ -128,15 +128,7 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     if parent:
         threading.Thread(target=_at_end_of_stdin, args=(loop, stop), daemon=True).start()
-    logging.getLogger(__name__).info(
-        "max_total_num_tokens=%d, chunked_prefill_size=%d, max_prefill_tokens=%d, max_running_requests=%d, "
-        "context_len=%d",
-        limits.max_total_tokens,
-        limits.chunked_prefill_size,
-        limits.max_prefill_tokens,
-        limits.max_running_requests,
-        settings.context_length,
-    )
+    logging.getLogger(__name__).info(startup(limits, settings))
     address = runner.addresses[0]
     print(f"ready http://{address[0]}:{address[1]}", flush=True)
     steps, stopped = asyncio.create_task(engine.run()), asyncio.create_task(stop.wait())

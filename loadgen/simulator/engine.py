@@ -82,7 +82,8 @@ class Engine:
         self._generations: dict[Sequence, Generation] = {}
         self._work = asyncio.Event()
         self._decode_log_interval = decode_log_interval
-        self._decode_steps, self._logged_tokens, self._logged_at = 0, 0, now()
+        self._decode_steps, self._decoded_tokens = 0, 0  # the tokens since the last decode line
+        self._decode_logged_at = self._prefill_logged_at = now()
 
     def submit(self, generation: Generation) -> None:
         """Queue a generation; raises ValueError where it can never fit the pool."""
@@ -109,10 +110,10 @@ class Engine:
             if step.kind == "prefill":
                 self.hit_rate.count(step)
             await self._sleep_until(step.end)
+            tokens = scheduler.complete(step)
             if step.kind == "prefill":
                 self._log_prefill(step)
-            tokens = scheduler.complete(step)
-            if step.kind == "decode":
+            else:
                 self._log_decode(step)
             for sequence in tokens:
                 self._hand_out(sequence, step.end)
@@ -144,31 +145,35 @@ class Engine:
 
     def _log_prefill(self, step: Step) -> None:
         """SGLang's own line, so that what reads a server's log can read this one. As in SGLang it is written when the
-        step has ended, with the sequences that were decoding when it was formed and the queue as it is now."""
-        scheduler = self.scheduler
+        step's result has been taken in: what runs and what is pending are those of its forming, queue and usage those
+        of now, and the throughput is over the time since the prefill line before, whatever that was spent on."""
+        scheduler, tokens = self.scheduler, sum(step.new)
+        gap, self._prefill_logged_at = step.end - self._prefill_logged_at, step.end
         log.info(
             "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, "
             "#queue-req: %d, #pending-token: %d, cuda graph: False, input throughput (token/s): %.2f",
             len(step.sequences),
-            sum(step.new),
+            tokens,
             step.cached,
             scheduler.used_tokens / scheduler.limits.max_total_tokens,
-            len(scheduler.running),
+            step.running,
             len(scheduler.waiting),
-            sum(sequence.input_len for sequence in scheduler.waiting),
-            sum(step.new) / step.seconds if step.seconds else 0.0,
+            step.pending,
+            tokens / gap if gap > 0 else 0.0,
         )
 
     def _log_decode(self, step: Step) -> None:
-        """SGLang's own line, every so many decode steps."""
+        """SGLang's own line, every so many decode steps. Its throughput counts what decode steps brought; the first
+        token of an answer is its prefill's."""
         self._decode_steps += 1
+        self._decoded_tokens += len(step.sequences)
         if self._decode_steps % self._decode_log_interval:
             return
         scheduler = self.scheduler
-        generated, now = scheduler.totals.generated_tokens, step.end
-        if now > self._logged_at:
-            self.gen_throughput = (generated - self._logged_tokens) / (now - self._logged_at)
-        self._logged_tokens, self._logged_at = generated, now
+        gap, self._decode_logged_at = step.end - self._decode_logged_at, step.end
+        if gap > 0:
+            self.gen_throughput = self._decoded_tokens / gap
+        self._decoded_tokens = 0
         log.info(
             "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, cuda graph: %s, "
             "gen throughput (token/s): %.2f, #queue-req: %d",

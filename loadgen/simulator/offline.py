@@ -5,14 +5,25 @@ import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from loadgen.simulator.engine import Engine as Steps
 from loadgen.simulator.engine import Generation
 from loadgen.simulator.intake import take_in
 from loadgen.simulator.scheduler import Scheduler
-from loadgen.simulator.settings import LINE, STAMP, parts, server_info
+from loadgen.simulator.settings import LINE, STAMP, parts, startup
 from loadgen.simulator.shapes import GenerateShape
+from loadgen.simulator.status import live_info
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What became of a flush, under SGLang's name."""
+
+    success: bool
 
 
 class Engine:
@@ -22,10 +33,11 @@ class Engine:
     """
 
     def __init__(self, *, now: Callable[[], float] = time.perf_counter, **arguments: Any) -> None:
-        self._limits, self._settings, self._step_time = parts(arguments)
-        self._engine = Steps(Scheduler(self._limits, self._step_time), self._settings.decode_log_interval, now)
+        limits, self._settings, step_time = parts(arguments)
+        self._engine = Steps(Scheduler(limits, step_time), self._settings.decode_log_interval, now)
         self._steps: asyncio.Task[None] | None = None
         _log_to_stderr()
+        log.info(startup(limits, self._settings))
 
     async def async_generate(
         self,
@@ -36,7 +48,17 @@ class Engine:
         stream: bool = False,
         rid: str | None = None,
     ) -> AsyncIterator[dict[str, Any]] | dict[str, Any]:
-        """As SGLang's: a generator of answers that grow where `stream`, else the whole one. Raises ValueError."""
+        """As SGLang's: a generator of answers that grow where `stream`, else the whole one. Raises ValueError for what
+        can never be answered. As SGLang's too, it asks nothing of the scheduler before its first answer is asked for,
+        so that a stream that nobody reads holds no place.
+        """
+        max_new_tokens = (sampling_params or {}).get("max_new_tokens", 128)
+        outputs = self._outputs(input_ids if prompt is None else prompt, max_new_tokens, rid, stream=stream)
+        return outputs if stream else await anext(outputs)
+
+    async def _outputs(
+        self, prompt: Any, max_new_tokens: int, rid: str | None, *, stream: bool
+    ) -> AsyncIterator[dict[str, Any]]:
         came: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         shape, interval = GenerateShape(), self._settings.stream_interval
 
@@ -48,19 +70,10 @@ class Engine:
                 whole = shape.whole(generation)
                 came.put_nowait(whole | {"output_ids": list(whole["output_ids"])})
 
-        max_new_tokens = (sampling_params or {}).get("max_new_tokens", 128)
-        generation = take_in(
-            self._engine, self._settings, input_ids if prompt is None else prompt, max_new_tokens, rid, token
-        )
+        generation = take_in(self._engine, self._settings, prompt, max_new_tokens, rid, token)
         if self._steps is None:
             self._steps = asyncio.create_task(self._engine.run())
         self._engine.submit(generation)
-        outputs = self._outputs(generation, came)
-        return outputs if stream else await anext(outputs)
-
-    async def _outputs(
-        self, generation: Generation, came: "asyncio.Queue[dict[str, Any]]"
-    ) -> AsyncIterator[dict[str, Any]]:
         try:
             while True:
                 output = await came.get()
@@ -73,11 +86,14 @@ class Engine:
 
     def get_server_info(self) -> dict[str, Any]:
         """What the server would answer at /server_info."""
-        return server_info(self._limits, self._settings, self._step_time)
+        return live_info(self._engine, self._settings)
 
-    def flush_cache(self) -> None:
-        """Empty the prefix cache; nothing may be running."""
+    def flush_cache(self) -> Flushed:
+        """Empty the prefix cache; refused, as SGLang does, while requests run or wait."""
+        if not self._engine.scheduler.idle:
+            return Flushed(success=False)
         self._engine.scheduler.flush()
+        return Flushed(success=True)
 
     def shutdown(self) -> None:
         """Step no more."""

@@ -41,7 +41,8 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Step:
     """A step that was formed: it ends at `start` + `seconds`. `new` has the prompt tokens of each sequence, `cached`
-    those that the prompts which begin with this step found in the cache."""
+    those that the prompts which begin with this step found in the cache. `running` are the sequences that decode and
+    are not in a prefill step, `pending` the prompt tokens that wait beside it."""
 
     kind: Literal["prefill", "decode"]
     start: float
@@ -50,6 +51,8 @@ class Step:
     new: list[int]
     cached: int
     in_graph: bool
+    running: int = 0
+    pending: int = 0
 
     @property
     def end(self) -> float:
@@ -230,7 +233,10 @@ class Scheduler:
             return None
         parts = [(n, sequence.prefilled) for n, sequence in zip(new, sequences, strict=True)]
         cached = sum(sequence.cached for sequence in sequences if sequence.prefilled == sequence.cached)
-        return Step("prefill", now, self.step_time.prefill(parts), sequences, new, cached, in_graph=False)
+        pending = sum(sequence.input_len for sequence in self.waiting)
+        pending += self.cut_tokens - new[-1] if self._cut else 0  # the prompt that is cut is the last of its step
+        seconds, running = self.step_time.prefill(parts), len(self.running)
+        return Step("prefill", now, seconds, sequences, new, cached, in_graph=False, running=running, pending=pending)
 
     def _next_to_prefill(self, now: float, longest: int | None) -> Sequence | None:
         """The prompt that was cut, else the head of the queue where it is admitted; at most `longest` new tokens."""

@@ -28,12 +28,24 @@ class Settings:
 def parts(arguments: Mapping[str, Any]) -> tuple[Limits, Settings, StepTime]:
     """What these arguments set, `step_time` with the coefficients among them; raises ValueError for unknown ones."""
     given = dict(arguments)
-    step_time = StepTime(**given.pop("step_time", {}))
+    coefficients = dict(given.pop("step_time", {}))
+    if unknown := coefficients.keys() - {field.name for field in fields(StepTime)}:
+        raise ValueError(f"the step-time model has no {', '.join(sorted(unknown))}")
+    step_time = StepTime(**coefficients)
     limits = {field.name: given.pop(field.name) for field in fields(Limits) if field.name in given}
     settings = {field.name: given.pop(field.name) for field in fields(Settings) if field.name in given}
     if given:
         raise ValueError(f"the simulator does not know {', '.join(sorted(given))}")
     return Limits(**limits), Settings(**settings), step_time
+
+
+def startup(limits: Limits, settings: Settings) -> str:
+    """SGLang's line of the log that tells the pool and the limits."""
+    return (
+        f"max_total_num_tokens={limits.max_total_tokens}, chunked_prefill_size={limits.chunked_prefill_size}, "
+        f"max_prefill_tokens={limits.max_prefill_tokens}, max_running_requests={limits.max_running_requests}, "
+        f"context_len={settings.context_length}"
+    )
 
 
 def server_info(limits: Limits, settings: Settings, step_time: StepTime) -> dict[str, Any]:

@@ -27,6 +27,14 @@ _QUEUE = (
 )
 
 
+def live_info(engine: Engine, settings: Settings) -> dict[str, Any]:
+    """What /server_info answers of an engine that runs, over HTTP or in process."""
+    info = server_info(engine.scheduler.limits, settings, engine.scheduler.step_time)
+    info["internal_states"][0]["last_gen_throughput"] = engine.gen_throughput
+    info["simulator"] |= {"late_steps": engine.late_steps, "max_late": round(engine.max_late, 6)}
+    return info
+
+
 class Status:
     """The routes that tell the engine's state, and the histograms that its tokens fill."""
 
@@ -82,11 +90,7 @@ class Status:
         return web.Response()
 
     async def server_info(self, _: web.Request) -> web.Response:
-        engine, scheduler = self._engine, self._engine.scheduler
-        info = server_info(scheduler.limits, self.settings, scheduler.step_time)
-        info["internal_states"][0]["last_gen_throughput"] = engine.gen_throughput
-        info["simulator"] |= {"late_steps": engine.late_steps, "max_late": round(engine.max_late, 6)}
-        return web.json_response(info)
+        return web.json_response(live_info(self._engine, self.settings))
 
     async def model_info(self, _: web.Request) -> web.Response:
         name = self.settings.served_model_name
@@ -131,7 +135,7 @@ class Status:
             "utilization": 0.0,
             "total_prefill_uncached_tokens": totals.prefill_tokens,
             "total_prefill_busy_us": round(totals.prefill_seconds * 1e6),
-            "decode_moments": totals.decode_moments,
+            "decode_moments": totals.decode_moments if totals.decode_moments[0] else None,
             "memory": {"weight_gb": None, "kv_cache_gb": None, "graph_gb": None, "token_capacity": pool},
             "disaggregation": {
                 "mode": "null",
