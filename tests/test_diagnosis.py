@@ -62,6 +62,7 @@ def test_where_answers_decide_nobody_asked_for_a_rate() -> None:
     loop = record("serving", answers_decide=True)
     finding = found("throughput_not_reached", oneshot=record("oneshot", **OFFLINE), serving=loop)
     assert finding is not None
+    assert "its own answers decide" in finding.title
     assert not any("ask for" in line for line in finding.evidence)
 
 

@@ -50,6 +50,9 @@ def throughput_not_reached(runs: Runs) -> Finding | None:
     elif asked is not None and asked < BUSY * offline and online >= BUSY * asked:
         title = "the service stays below the offline throughput: its load asks for no more"
         action = "this is no capacity: raise arrivals.rate until requests queue at the server, and compare then"
+    elif asked is None:
+        title = "the service stays below the offline throughput, and its own answers decide what it is asked for"
+        action = "more users, or shorter think times, ask for more: raise them until requests queue, and compare then"
     else:
         title = "the service stays below the offline throughput under a load that asks for it"
         action = "look at the steps: batches are smaller, or prefills interrupt them; see the waterfall's http rung"
@@ -204,7 +207,7 @@ def prefix_window(runs: Runs) -> Finding | None:
     action = (
         "all at once, prompts of one prefix are admitted before one of them is cached: compare rates within a mode"
         if lower == "one-shot"
-        else "between arrivals the cache is evicted: look at the pool's turnover, or give it more tokens"
+        else "look at what is evicted between arrivals: the pool's turnover and its size against what prompts share"
     )
     return Finding(
         "prefix-cache window differs between modes", f"the {lower} finds less in its cache", evidence, action
