@@ -68,11 +68,19 @@ def _memory(data: Data) -> float:
     memory = data.get("memory") or {}
     if data["target"]["simulated"]:
         raise MissingError("a simulator's memory says nothing")
-    if memory.get("gpu_peak_bytes"):
-        return float(memory["gpu_peak_bytes"])
     if not memory.get("peak_bytes"):
         raise MissingError(memory.get("reason") or "not sampled")
     return float(memory["peak_bytes"])
+
+
+def _gpu_memory(data: Data) -> float:
+    """Apart from the host's: a rung without NVML beside one with it would be a step from one to the other."""
+    memory = data.get("memory") or {}
+    if data["target"]["simulated"]:
+        raise MissingError("a simulator's memory says nothing")
+    if not memory.get("gpu_peak_bytes"):
+        raise MissingError(memory.get("gpu_reason") or "not sampled")
+    return float(memory["gpu_peak_bytes"])
 
 
 def _pool(data: Data) -> float:
@@ -103,6 +111,7 @@ FIGURES = (
     Figure("TPOT mean", "ms", _metric("tpot", "mean")),
     Figure("ITL p95", "ms", _metric("itl", "p95"), **HDR),
     Figure("peak memory", "GB", _memory),
+    Figure("GPU memory", "GB", _gpu_memory),
     Figure("pool use", "%", _pool, apart=0.01),  # the log has two decimals of it
     Figure("cache hits", "%", _hits),
 )

@@ -105,7 +105,9 @@ def test_a_quantile_that_the_samples_do_not_carry_is_no_figure() -> None:
         ("cache hits", "static", {}, "fixed batches have no prefix cache"),
         ("cache hits", "serving", {"prompts__cache__hit_rate": None}, "the server does not report its cache's hits"),
         ("peak memory", "serving", {}, 2e9),
-        ("peak memory", "serving", {"memory__gpu_peak_bytes": 70_000_000_000}, 7e10),
+        ("peak memory", "serving", {"memory__gpu_peak_bytes": 70_000_000_000}, 2e9),
+        ("GPU memory", "serving", {"memory__gpu_peak_bytes": 70_000_000_000}, 7e10),
+        ("GPU memory", "serving", {"memory__gpu_reason": "NVML sees no device"}, "NVML sees no device"),
         ("peak memory", "serving", {"target__simulated": True}, "a simulator's memory says nothing"),
         ("peak memory", "serving", {"memory": {"peak_bytes": None, "reason": "not started here"}}, "not started here"),
         ("throughput", "serving", {"throughput__output_tokens_per_s": None}, "no time to take a rate over"),
@@ -117,6 +119,13 @@ def test_where_a_figure_comes_from_or_why_there_is_none(
 ) -> None:
     own = next(one for one in FIGURES if one.name == name)
     assert figure_of(own, record(rung, **changes)) == expected
+
+
+def test_memory_of_a_gpu_is_never_compared_with_that_of_the_host() -> None:
+    repeats = [{"oneshot": record("oneshot", memory__gpu_peak_bytes=70_000_000_000), "serving": record("serving")}] * 3
+    result = waterfall(repeats)
+    assert figure(result, "peak memory")["steps"][0]["finding"] == "no difference seen"
+    assert figure(result, "GPU memory")["steps"][0]["finding"] == "no figure on both sides"
 
 
 def test_a_rung_is_told_with_its_mode_and_batch() -> None:

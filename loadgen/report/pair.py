@@ -30,9 +30,9 @@ def _parts(data: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text("REFUSED: these runs differ in more than their rung, so no figure of theirs is compared", "bold red")
         yield from (Text(f"  • {difference['text']}") for difference in data["differences"])
         return
-    yield Text("COMPARABLE: same requests, server limits, sampling and budget", style="bold green")
-    partly = [line for line in data["unknown"] if not line.startswith("not known on any rung")]
-    yield from (Text(f"  {line}") for line in (*data["by_design"], *partly))
+    as_known = ", as far as is known" if data["unknown"] else ""
+    yield Text(f"COMPARABLE: same requests, server limits, sampling and budget{as_known}", style="bold green")
+    yield from (Text(f"  {line}") for line in (*data["by_design"], *data["unknown"]))
     if "waterfall" in data:
         yield from _ladder(data)
     yield from _diagnosis(data["diagnosis"])
@@ -43,6 +43,7 @@ def _ladder(data: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Text("")
     yield from (_rung(name, own) for name, own in fall["rungs"].items())
     yield _means(fall)
+    yield from _reasons(fall)
     yield Text(f"\nfrom rung to rung, mean of {fall['repeats']} paired repeats [{fall['confidence']:.0%} interval]")
     yield _steps(fall)
     yield from _of_chance(fall)
@@ -68,6 +69,18 @@ def _means(fall: Mapping[str, Any]) -> Table:
     return table
 
 
+def _reasons(fall: Mapping[str, Any]) -> Iterator[Text]:
+    """Why a figure is missing, said once for each reason; runs that are not used have said theirs above."""
+    missing: dict[str, dict[str, list[str]]] = {}
+    for figure in fall["figures"]:
+        for rung, own in figure["rungs"].items():
+            if own["reason"] and not fall["rungs"][rung]["not_used"]:
+                missing.setdefault(figure["name"], {}).setdefault(own["reason"], []).append(rung)
+    for name, reasons in missing.items():
+        told = "; ".join(f"{reason} ({', '.join(rungs)})" for reason, rungs in reasons.items())
+        yield Text(f"no {name}: {told}", style="dim")
+
+
 def _steps(fall: Mapping[str, Any]) -> Table:
     """A block for each step, a row in it for each figure that both of its rungs have."""
     table = Table("", "", "difference", "", "interval", "finding", box=None, pad_edge=False)
@@ -78,7 +91,11 @@ def _steps(fall: Mapping[str, Any]) -> Table:
         table.add_row(Text(f"{step['from']} → {step['to']}", style="bold"), "", "", "", "", Text(how, style="dim"))
         for figure in fall["figures"]:
             if figure["steps"][number]["difference"] is not None:
-                table.add_row(f"  {figure['name']}", figure["unit"], *_cells(figure["steps"][number], figure["unit"]))
+                table.add_row(
+                    f"  {figure['name']}",
+                    figure["unit"],
+                    *_cells(figure["steps"][number], figure["unit"], fall["repeats"]),
+                )
     return table
 
 
@@ -90,11 +107,12 @@ def _changed(below: str, above: str) -> str:
     return "; ".join(_HOW[rung] for rung in rungs[rungs.index(below) + 1 : rungs.index(above) + 1])
 
 
-def _cells(step: Mapping[str, Any], unit: str) -> Iterator[RenderableType]:
+def _cells(step: Mapping[str, Any], unit: str, repeats: int) -> Iterator[RenderableType]:
     yield _signed(step["difference"], unit)
     yield "" if step["relative"] is None else f"{step['relative']:+.0%}"
     yield "" if step["interval"] is None else f"[{', '.join(_signed(end, unit) for end in step['interval'])}]"
-    yield Text(step["finding"], style="" if step["finding"] in ("higher", "lower") else "dim")
+    of = "" if step["n"] == repeats else f" ({step['n']} of {repeats} repeats)"  # the means above are of all
+    yield Text(step["finding"] + of, style="" if step["finding"] in ("higher", "lower") else "dim")
 
 
 def _of_chance(fall: Mapping[str, Any]) -> Iterator[Text]:
